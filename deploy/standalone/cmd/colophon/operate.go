@@ -1,0 +1,188 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"colophon/deploy/standalone"
+	"colophon/shared/event"
+	"colophon/shared/topology"
+)
+
+type serveCmd struct {
+	Root   []string `help:"Folder that file sources may lie in; repeatable." type:"existingdir" env:"COLOPHON_ROOTS"`
+	Listen string   `help:"Loopback address of the broker." default:"127.0.0.1:4222" env:"COLOPHON_LISTEN"`
+	HTTP   string   `name:"http" help:"Address of /livez, /readyz and /metrics; empty: none." default:"127.0.0.1:8080" env:"COLOPHON_HTTP"`
+}
+
+func (c *serveCmd) Run(s *session) error {
+	a, err := standalone.Open(s, standalone.Options{Archive: s.Archive, Roots: c.Root, NATS: s.NATS, Listen: c.Listen, HTTP: c.HTTP, Origin: s.Origin, Log: s.log})
+	if err != nil {
+		return err
+	}
+	if !a.Own() && s.NATS == "" {
+		return errors.Join(standalone.ErrRunning, a.Close())
+	}
+	s.log.Info("serving")
+	select {
+	case <-s.Done():
+	case <-a.Done():
+	}
+	return errors.Join(a.Err(), a.Close())
+}
+
+type statusCmd struct {
+	Batch string `arg:"" optional:"" help:"Batch; without it every batch, a line each."`
+	All   bool   `help:"List also the frames that are done."`
+}
+
+// statusOut is what status --json prints.
+type statusOut struct {
+	event.BatchStatus
+	Frames []event.FrameStatus `json:"frames"`
+}
+
+func (c *statusCmd) Run(s *session) error {
+	a, err := s.existing()
+	if err != nil {
+		return err
+	}
+	defer a.Close() //nolint:errcheck // only read
+	if c.Batch == "" {
+		return c.list(s, a)
+	}
+	b, err := batchArg(c.Batch)
+	if err != nil {
+		return err
+	}
+	st, err := a.Status(s, b)
+	if err != nil {
+		return err
+	}
+	if !st.Known {
+		return fmt.Errorf("%w: batch %s is not known", standalone.ErrUsage, b.Display())
+	}
+	out := statusOut{BatchStatus: st, Frames: []event.FrameStatus{}}
+	err = a.Frames(s, b, !c.All, func(f event.FrameStatus) error {
+		out.Frames = append(out.Frames, f)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := s.print(out, func() { printStatus(out) }); err != nil {
+		return err
+	}
+	return settled(st)
+}
+
+func settled(st event.BatchStatus) error {
+	if !st.Converged {
+		return status(exitUnsettled)
+	}
+	return nil
+}
+
+func printStatus(o statusOut) {
+	t := o.Totals
+	fmt.Printf("%s: %d of %d done", o.Batch.Display(), t.Done, t.Declared)
+	if o.Converged {
+		fmt.Printf("; converged (%d)", o.Convergence)
+	}
+	fmt.Printf("; %d failed, %d pending, %d missing, %d discarded\n", t.Failed, t.Pending, t.Missing, t.Discarded)
+	if o.Problem != "" {
+		fmt.Printf("the bag is late: %s\n", o.Problem)
+	}
+	for _, f := range o.Frames {
+		fmt.Printf("  %s  %s", f.Frame.Display(), f.State)
+		if f.Stage != "" {
+			fmt.Printf(" at %s", f.Stage)
+		}
+		for _, k := range f.Troubles {
+			fmt.Printf("; %s: %s: %s", k.Operation, k.Code, k.Reason)
+			if !k.NotBefore.IsZero() && f.State == event.StatePending {
+				fmt.Printf(" (next try %s)", k.NotBefore.Local().Format(time.TimeOnly))
+			}
+		}
+		fmt.Println()
+	}
+}
+
+func (c *statusCmd) list(s *session, a *standalone.Archive) error {
+	l, err := standalone.Call[event.BatchList](s, a.Client, event.EndpointBatchList, event.BatchRequest{})
+	if err != nil {
+		return err
+	}
+	return s.print(l, func() {
+		w := tabwriter.NewWriter(os.Stdout, 2, 4, 2, ' ', 0)
+		fmt.Fprintln(w, "batch\tdone\tdeclared\tfailed\tpending\tmissing\tdiscarded\tconverged")
+		for _, b := range l.Batches {
+			t := b.Totals
+			fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%v\n", b.Batch.Display(), t.Done, t.Declared, t.Failed, t.Pending, t.Missing, t.Discarded, b.Converged)
+		}
+		_ = w.Flush()
+	})
+}
+
+type retryCmd struct {
+	Batch string   `arg:"" help:"Batch."`
+	Note  string   `help:"Why." default:"retry"`
+	Root  []string `help:"Folder that the sources lie in, where the line runs in this process; repeatable." type:"existingdir" env:"COLOPHON_ROOTS"`
+}
+
+func (c *retryCmd) Run(s *session) error {
+	b, err := batchArg(c.Batch)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(s.Archive); err != nil && s.NATS == "" {
+		return fmt.Errorf("%w: there is no archive at %s", standalone.ErrUsage, s.Archive)
+	}
+	a, err := s.open(c.Root...)
+	if err != nil {
+		return err
+	}
+	defer a.Close() //nolint:errcheck // what was asked for has been said
+	res, err := a.Retry(s, b, s.Actor, c.Note)
+	if err != nil {
+		return err
+	}
+	err = s.print(res, func() {
+		fmt.Printf("batch %s: %d sent again, %d left; %d of %d done, %d failed\n", b.Display(), res.Dispatched, res.Left, res.Totals.Done, res.Totals.Declared, res.Totals.Failed)
+	})
+	if err == nil && !res.Converged {
+		return status(exitUnsettled)
+	}
+	return err
+}
+
+type provisionCmd struct {
+	Check bool `help:"Change nothing; print what differs from the table."`
+}
+
+func (c *provisionCmd) Run(s *session) error {
+	drift, err := standalone.Provision(s, standalone.Options{Archive: s.Archive, NATS: s.NATS, Log: s.log}, c.Check)
+	if err != nil {
+		return err
+	}
+	if drift == nil {
+		drift = []topology.Drift{}
+	}
+	err = s.print(struct {
+		Drift []topology.Drift `json:"drift"`
+	}{drift}, func() {
+		for _, d := range drift {
+			fmt.Println(d)
+		}
+		if len(drift) == 0 {
+			fmt.Println("streams and consumers are as the table says")
+		}
+	})
+	if err == nil && len(drift) > 0 {
+		return status(exitUnsettled)
+	}
+	return err
+}

@@ -1,0 +1,404 @@
+package standalone
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"golang.org/x/sync/errgroup"
+
+	"colophon/services/capture"
+	"colophon/shared/event"
+)
+
+// masterNames are the endings of files that are taken as masters, lower case.
+var masterNames = []string{".tif", ".tiff", ".jp2", ".jpg", ".jpeg", ".png"}
+
+// File is one master found in a folder.
+type File struct {
+	Frame event.Name // path relative to the folder
+	Path  string
+	Stat  event.SourceStat
+	key   []byte
+}
+
+// Listing is what a folder holds.
+type Listing struct {
+	Files   []File   // natural order
+	Ignored []string // relative paths of what is left out
+}
+
+// List looks through a folder, at any depth. Names that begin with a dot,
+// unfinished files (.part, .tmp) and whatever is no master are left out and
+// named. What is called like a master but cannot be read is listed: capture
+// says what is wrong with it.
+func List(dir string) (Listing, error) {
+	var l Listing
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if path == dir {
+			return err
+		}
+		rel, rerr := filepath.Rel(dir, path)
+		if rerr != nil {
+			return rerr
+		}
+		hidden := strings.HasPrefix(e.Name(), ".")
+		ext := strings.ToLower(filepath.Ext(e.Name()))
+		if hidden || !slices.Contains(masterNames, ext) {
+			if e.IsDir() && !hidden {
+				return err
+			}
+			l.Ignored = append(l.Ignored, rel)
+			if e.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		f := File{Frame: event.Name(rel), Path: path, key: event.NaturalKey(rel)}
+		if info, serr := os.Stat(path); serr == nil {
+			f.Stat = capture.StatOf(info)
+		}
+		l.Files = append(l.Files, f)
+		return err
+	})
+	if err != nil {
+		return l, fmt.Errorf("standalone: %w", err)
+	}
+	slices.SortFunc(l.Files, func(a, b File) int { return slices.Compare(a.key, b.key) })
+	slices.Sort(l.Ignored)
+	return l, nil
+}
+
+// IngestOptions are what `colophon ingest` is told beside the archive.
+type IngestOptions struct {
+	Dir      string
+	Batch    event.Name
+	Checksum bool // read also what looks unchanged
+	Replace  bool // accept other bytes for done slots as revisions
+	Actor    string
+	Gateway  string
+	Progress func(event.BatchStatus)
+}
+
+// Result is the object that ingest prints with --json.
+type Result struct {
+	Batch      event.Name  `json:"batch"`
+	Pass       int         `json:"pass"`       // highest pass of this run
+	Frames     int         `json:"frames"`     // files found
+	Dispatched int         `json:"dispatched"` // capture messages sent
+	Processed  int         `json:"processed"`  // frames an effect ran for
+	Skipped    int         `json:"skipped"`    // frames that were done already
+	Failed     int         `json:"failed"`
+	Pending    int         `json:"pending"`
+	Ignored    int         `json:"ignored"` // files left out
+	Converged  bool        `json:"converged"`
+	Cases      []CaseShort `json:"cases"`
+}
+
+// CaseShort is one failed operation of a frame.
+type CaseShort struct {
+	Frame     event.Name      `json:"frame"` // original name
+	Operation event.Operation `json:"operation"`
+	Code      string          `json:"code"`
+	Reason    string          `json:"reason"`
+}
+
+// ErrEmpty: a folder without a single master.
+var ErrEmpty = errors.New("the folder holds no masters (*.tif *.tiff *.jp2 *.jpg *.jpeg *.png)")
+
+// Ingest sends what is not done of a folder and returns when the batch is
+// settled and, if it converged, its manifest and bag stand.
+func (a *Archive) Ingest(ctx context.Context, o IngestOptions, l Listing) (Result, error) {
+	r := Result{Batch: o.Batch, Frames: len(l.Files), Ignored: len(l.Ignored), Cases: []CaseShort{}}
+	if len(l.Files) == 0 {
+		return r, ErrEmpty
+	}
+	run := &ingest{Archive: a, IngestOptions: o, listing: l, known: map[event.Name]event.FrameStatus{}, sent: map[event.Name]bool{}}
+	if err := run.begin(ctx); err != nil {
+		return r, err
+	}
+	if err := run.dispatch(ctx); err != nil {
+		return r, err
+	}
+	st, err := run.settle(ctx)
+	if err != nil {
+		return r, err
+	}
+	r.Dispatched, r.Pass, r.Converged = len(run.sent), max(run.pass, 1), st.Converged
+	return r, run.count(ctx, &r)
+}
+
+type ingest struct {
+	*Archive
+	IngestOptions
+	listing Listing
+	known   map[event.Name]event.FrameStatus
+	sent    map[event.Name]bool
+	start   uint64 // log position at the beginning
+	last    uint64 // capture message that was sent last
+	pass    int
+}
+
+// begin learns what the archive knows of the batch, and declares it.
+func (r *ingest) begin(ctx context.Context) error {
+	st, err := r.Status(ctx, r.Batch)
+	if err != nil {
+		return err
+	}
+	r.start = st.Position
+	err = r.Frames(ctx, r.Batch, false, func(f event.FrameStatus) error {
+		r.known[f.Frame] = f
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return r.declare(ctx, st)
+}
+
+// declare says how many frames there are: those found and those known. A file
+// that is gone from the folder does not shrink the batch: no page is lost
+// without a word.
+func (r *ingest) declare(ctx context.Context, st event.BatchStatus) error {
+	count := len(r.known)
+	for _, f := range r.listing.Files {
+		if _, ok := r.known[f.Frame]; !ok {
+			count++
+		}
+	}
+	if st.Known && st.Count == count {
+		return nil
+	}
+	d := event.BatchDeclaration{Schema: event.SchemaCaptureBatch, Batch: r.Batch, Count: count, Order: event.OrderNatural, Operator: r.Actor}
+	number := 0
+	if st.Known {
+		number = st.Number + 1
+		d.Order, d.Profiles, d.Follows = st.Order, st.Profiles, &st.Number
+	}
+	body, err := json.Marshal(d)
+	if err != nil {
+		return fmt.Errorf("standalone: %w", err)
+	}
+	m := &nats.Msg{Subject: event.CaptureSubject("batch", r.Gateway, r.Batch), Data: body, Header: nats.Header{event.HeaderMsgID: {event.DeclarationID(body, r.Batch, number)}}}
+	ack, err := r.log.Publish(ctx, m, nil)
+	if err != nil {
+		return err
+	}
+	return r.accepted(ctx, count, ack.Sequence)
+}
+
+// accepted waits until the declaration stands, or its refusal does.
+func (r *ingest) accepted(ctx context.Context, count int, seq uint64) error {
+	origin := fmt.Sprintf("%s-%d", event.StreamCapture, seq)
+	return r.poll(ctx, func() (bool, error) {
+		st, err := r.Status(ctx, r.Batch)
+		if err != nil || st.Known && st.Count == count {
+			return true, err
+		}
+		list, err := Call[event.CaseList](ctx, r.Client, event.EndpointQuarantineList, event.CaseRequest{Batch: r.Batch})
+		if err != nil {
+			return true, err
+		}
+		for _, c := range list.Cases {
+			if c.Origin == origin {
+				return true, fmt.Errorf("the declaration of batch %s was refused: %s: %s", r.Batch.Display(), c.Code, c.Reason)
+			}
+		}
+		return false, nil
+	})
+}
+
+// poll asks until done, quickly at first.
+func (r *ingest) poll(ctx context.Context, ask func() (bool, error)) error {
+	wait := 2 * time.Millisecond
+	for {
+		done, err := ask()
+		if done || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-r.Done():
+			return errors.Join(errors.New("standalone: the line ended"), r.Err())
+		case <-time.After(wait):
+		}
+		wait = min(wait*3/2, 250*time.Millisecond)
+	}
+}
+
+// dispatch sends what is not done, in order; the broker stores some at once.
+func (r *ingest) dispatch(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	work := make(chan *nats.Msg)
+	acks := make(chan uint64, 16)
+	for range cap(acks) {
+		g.Go(func() error {
+			for m := range work {
+				ack, err := r.log.Publish(ctx, m, nil)
+				if err != nil {
+					return err
+				}
+				acks <- ack.Sequence
+			}
+			return nil
+		})
+	}
+	collected := make(chan struct{})
+	go func() {
+		defer close(collected)
+		for s := range acks {
+			r.last = max(r.last, s)
+		}
+	}()
+	g.Go(func() error {
+		defer close(work)
+		for i, f := range r.listing.Files {
+			m, err := r.message(f, i+1)
+			if err != nil {
+				return err
+			}
+			if m == nil {
+				continue
+			}
+			select {
+			case work <- m:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		return nil
+	})
+	err := g.Wait()
+	close(acks)
+	<-collected
+	return err
+}
+
+// message decides about one file: nil when its slot needs nothing.
+func (r *ingest) message(f File, sequence int) (*nats.Msg, error) {
+	known, ok := r.known[f.Frame]
+	u := url.URL{Scheme: "file", Path: f.Path}
+	fm := event.FrameMessage{
+		Schema: event.SchemaCaptureFrame, Slot: event.Slot{Batch: r.Batch, Frame: f.Frame}, Sequence: sequence, Sources: []string{u.String()},
+		Source: event.SourceToken(u.String(), f.Stat), Operator: r.Actor, Pass: 1,
+	}
+	if ok {
+		fm.Pass = known.Pass
+		switch known.State {
+		case event.StateDiscarded:
+			return nil, nil
+		case event.StateDone:
+			same, err := r.unchanged(f, known)
+			if err != nil || same {
+				return nil, err
+			}
+			fm.Pass++
+		case event.StateFailed:
+			fm.Pass++
+		}
+		if r.Replace {
+			fm.Replaces = known.Pinned
+		}
+	}
+	body, err := json.Marshal(fm)
+	if err != nil {
+		return nil, fmt.Errorf("standalone: %w", err)
+	}
+	m := &nats.Msg{Subject: event.CaptureSubject("frame", r.Gateway, r.Batch), Data: body, Header: nats.Header{event.HeaderMsgID: {fm.MsgID()}}}
+	if fm.Pass > 1 {
+		m.Header.Set(event.HeaderPass, strconv.Itoa(fm.Pass))
+		m.Header.Set(event.HeaderActor, r.Actor)
+		m.Header.Set(event.HeaderNote, "re-run")
+	}
+	r.sent[f.Frame] = true
+	r.pass = max(r.pass, fm.Pass)
+	return m, nil
+}
+
+// unchanged reports whether a done slot's file still has its bytes: by the
+// look of it, or, where that changed or --checksum asks, by reading it.
+func (r *ingest) unchanged(f File, known event.FrameStatus) (bool, error) {
+	if !r.Checksum && known.Stat != nil && known.Stat.Same(f.Stat) {
+		return true, nil
+	}
+	file, err := os.Open(f.Path)
+	if err != nil {
+		return false, nil //nolint:nilerr // capture says what is wrong with it
+	}
+	defer file.Close() //nolint:errcheck // only read
+	h := sha256.New()
+	if _, err := io.Copy(h, file); err != nil {
+		return false, nil //nolint:nilerr // see above
+	}
+	return event.Digest(hex.EncodeToString(h.Sum(nil))) == known.Pinned, nil
+}
+
+// settle waits until the view has seen what was sent, nothing is pending, and
+// what a convergence leaves on disk stands.
+func (r *ingest) settle(ctx context.Context) (event.BatchStatus, error) {
+	var st event.BatchStatus
+	err := r.poll(ctx, func() (bool, error) {
+		var err error
+		if st, err = r.Status(ctx, r.Batch); err != nil {
+			return true, err
+		}
+		if r.Progress != nil {
+			r.Progress(st)
+		}
+		if st.CapturePosition < r.last || !st.Settled {
+			return false, nil
+		}
+		if st.Totals.Converged() {
+			return st.Converged && st.Bag >= st.Convergence && st.Manifest >= st.Convergence, nil
+		}
+		return true, nil
+	})
+	return st, err
+}
+
+// count tells what became of the run's frames.
+func (r *ingest) count(ctx context.Context, out *Result) error {
+	found := map[event.Name]bool{}
+	for _, f := range r.listing.Files {
+		found[f.Frame] = true
+	}
+	err := r.Frames(ctx, r.Batch, false, func(f event.FrameStatus) error {
+		for _, t := range f.Troubles {
+			if f.State == event.StateFailed {
+				out.Cases = append(out.Cases, CaseShort{f.Frame, t.Operation, t.Code, t.Reason})
+			}
+		}
+		if !found[f.Frame] {
+			return nil
+		}
+		switch {
+		case f.State == event.StateFailed:
+			out.Failed++
+		case f.State == event.StatePending:
+			out.Pending++
+		case f.Effect > r.start:
+			out.Processed++
+		default:
+			out.Skipped++
+		}
+		return nil
+	})
+	r.Log.Info("batch_retry_summary", slog.String("batch_id", r.Batch.Display()), slog.Int("pass", out.Pass), slog.Int("dispatched", out.Dispatched),
+		slog.Int("processed", out.Processed), slog.Int("skipped", out.Skipped), slog.Int("failed", out.Failed), slog.Int("pending", out.Pending), slog.Bool("converged", out.Converged))
+	return err
+}

@@ -1,0 +1,132 @@
+package standalone
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/nats-io/nats.go"
+
+	"colophon/services/deriver"
+	"colophon/shared/daemon"
+	"colophon/shared/event"
+	"colophon/shared/topology"
+)
+
+// ErrUsage marks what the caller asked for wrongly.
+var ErrUsage = errors.New("usage")
+
+// RetryResult is what one more pass came to.
+type RetryResult struct {
+	event.RetryReply
+	Totals    event.Totals `json:"totals"`
+	Converged bool         `json:"converged"`
+}
+
+// Retry sends what failed of a batch again and returns when it is settled.
+func (a *Archive) Retry(ctx context.Context, b event.Name, actor, note string) (RetryResult, error) {
+	st, err := a.Status(ctx, b)
+	if err != nil {
+		return RetryResult{}, err
+	}
+	if !st.Known {
+		return RetryResult{}, fmt.Errorf("%w: batch %s is not known", ErrUsage, b.Display())
+	}
+	reply, err := Call[event.RetryReply](ctx, a.Client, event.EndpointBatchRetry, event.RetryRequest{Batch: b, Actor: actor, Note: note})
+	if err != nil {
+		return RetryResult{}, err
+	}
+	run := &ingest{Archive: a, IngestOptions: IngestOptions{Batch: b}, last: reply.Sequence}
+	st, err = run.settle(ctx)
+	return RetryResult{reply, st.Totals, st.Converged}, err
+}
+
+// Decide asks quarantine for a decision, and waits until the batches it spoke
+// of are settled again: with the line in this process, nobody else would do
+// the work.
+func (a *Archive) Decide(ctx context.Context, endpoint string, req event.CaseRequest) (event.CaseDecision, error) {
+	out, err := Call[event.CaseDecision](ctx, a.Client, endpoint, req)
+	if err != nil || req.DryRun || !a.Own() || len(out.Done) == 0 {
+		return out, err
+	}
+	at, err := a.logEnd(ctx)
+	if err != nil {
+		return out, err
+	}
+	run := &ingest{Archive: a}
+	return out, run.poll(ctx, func() (bool, error) {
+		list, err := Call[event.BatchList](ctx, a.Client, event.EndpointBatchList, event.BatchRequest{})
+		if err != nil {
+			return true, err
+		}
+		for _, b := range list.Batches {
+			st, err := a.Status(ctx, b.Batch)
+			if err != nil {
+				return true, err
+			}
+			if st.Position < at.ingest || st.CapturePosition < at.capture || !st.Settled ||
+				st.Totals.Converged() && !(st.Converged && st.Bag >= st.Convergence) {
+				return false, nil
+			}
+		}
+		return true, nil
+	})
+}
+
+type ends struct{ ingest, capture uint64 }
+
+// logEnd tells what the streams hold now, of what the batch view reads.
+func (a *Archive) logEnd(ctx context.Context) (e ends, err error) {
+	st, err := a.JS.Stream(ctx, event.StreamIngest)
+	if err != nil {
+		return e, fmt.Errorf("standalone: %w", err)
+	}
+	e.ingest = st.CachedInfo().State.LastSeq
+	m, err := a.JS.Stream(ctx, event.StreamCapture)
+	if err != nil {
+		return e, fmt.Errorf("standalone: %w", err)
+	}
+	if last, err := m.GetLastMsgForSubject(ctx, event.SubjectCaptureFrame+".>"); err == nil {
+		e.capture = last.Sequence
+	}
+	return e, nil
+}
+
+// Provision creates or checks the streams and consumers of an archive's own
+// broker or of an outside one.
+func Provision(ctx context.Context, o Options, check bool) ([]topology.Drift, error) {
+	a := &Archive{Options: o, done: make(chan struct{})}
+	defer a.Close() //nolint:errcheck // nothing was written but streams
+	url, opts := o.NATS, []nats.Option(nil)
+	if url == "" {
+		if _, err := os.Stat(o.Archive); check && err != nil {
+			return nil, fmt.Errorf("%w: there is no archive at %s", ErrUsage, o.Archive)
+		}
+		b, err := startBroker(o.Archive, "", o.Log)
+		if errors.Is(err, ErrRunning) {
+			acc, err := readAccess(o.Archive)
+			if err != nil {
+				return nil, err
+			}
+			url = acc.URL
+		} else if err != nil {
+			return nil, err
+		} else {
+			a.later(func() error { b.stop(); return nil })
+			a.broker = b
+			opts = append(opts, nats.InProcessServer(b.srv), nats.UserInfo("colophon", a.password()))
+		}
+	}
+	nc, js, err := daemon.NATS{URL: url}.Connect(ctx, "provision", o.Log, &a.health, opts...)
+	if err != nil {
+		return nil, err
+	}
+	a.later(func() error { nc.Close(); return nil })
+	if !check {
+		if err := topology.Provision(ctx, js, topology.DefaultSizes(), deriver.Profiles()); err != nil {
+			return nil, err
+		}
+	}
+	return topology.Check(ctx, js, topology.DefaultSizes(), deriver.Profiles())
+}

@@ -1,0 +1,119 @@
+// Package capture is the first stage: it takes the bytes of declared frames
+// into staging, and keeps the batch view.
+//
+//   - takes: capture.batch (a declaration) and capture.frame (where a slot's
+//     bytes are) from gateways; frames wait for their declaration
+//   - keys by: the digest it read, and the slot
+//   - does: reads the source once, into staging, hashing it; follows the log for
+//     the batch view; writes batches/<batch>.json, and the bag at convergence
+//   - publishes: ingest.batch.opened, .changed, .converged, ingest.frame.captured
+//   - answers: batch.status, batch.frames, batch.list, batch.retry
+//   - refuses: sources outside its roots, other schemes, empty files, files
+//     still being written, other bytes for a slot that is done
+package capture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
+
+	"colophon/shared/completed"
+	"colophon/shared/event"
+	"colophon/shared/retry"
+	"colophon/shared/stage"
+	"colophon/shared/storage"
+	"colophon/shared/topology"
+)
+
+// Config is what capture is told.
+type Config struct {
+	State       string // folder of its databases
+	Store       *storage.Store
+	Roots       *Roots
+	NC          *nats.Conn
+	JS          jetstream.JetStream
+	Log         *slog.Logger
+	Metrics     *stage.Metrics
+	Instance    string
+	Version     string
+	Concurrency int                    // frames read at once
+	Policy      retry.Policy           // of batches that bring none
+	Profiles    []string               // of batches that name none
+	Offered     func(name string) bool // whether a profile exists
+}
+
+// Service is capture at work.
+type Service struct {
+	Config
+	agent event.Agent
+	set   *completed.Set
+	view  *view
+	halts stage.Halts
+}
+
+// New opens the service's databases. Close releases them.
+func New(c Config) (*Service, error) {
+	set, err := completed.Open(filepath.Join(c.State, "set"), completed.Options{Logger: c.Log})
+	if err != nil {
+		return nil, fmt.Errorf("capture: %w", err)
+	}
+	view, err := openView(filepath.Join(c.State, "view"), c.Log)
+	if err != nil {
+		return nil, errors.Join(err, set.Close())
+	}
+	return &Service{Config: c, agent: event.Agent{Name: "capture", Version: c.Version}, set: set, view: view}, nil
+}
+
+// Close releases the databases; after Run has returned.
+func (s *Service) Close() error { return errors.Join(s.view.close(), s.set.Close()) }
+
+// Health tells what halts the service, or nil.
+func (s *Service) Health() error { return s.halts.Err() }
+
+// Run works until ctx ends.
+func (s *Service) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	followers := s.view.followers(s.JS)
+	for _, f := range followers {
+		g.Go(func() error { return f.Run(ctx) })
+	}
+	for _, f := range followers { // the view first: it tells which slots are done
+		select {
+		case <-f.Ready():
+		case <-ctx.Done():
+			return g.Wait()
+		}
+	}
+	endpoints, err := s.serve()
+	if err != nil {
+		return err
+	}
+	context.AfterFunc(ctx, func() { _ = endpoints.Stop() })
+
+	known := declared{s.set, new(news)}
+	batches := stage.New(s.stage(topology.CaptureBatch, 1, event.SubjectBatchOpened, event.SubjectBatchChanged), &declarations{
+		declared: known, store: s.Store, view: s.view, agent: s.agent, policy: s.Policy, profiles: s.Offered, defaults: s.Profiles,
+	})
+	frames := stage.New(s.stage(topology.CaptureFrame, s.Concurrency, event.SubjectFrameCaptured), &frames{
+		set: s.set, store: s.Store, roots: s.Roots, view: s.view, declared: known,
+	})
+	s.halts.Add(batches.Halted)
+	s.halts.Add(frames.Halted)
+	g.Go(func() error { return batches.Run(ctx) })
+	g.Go(func() error { return frames.Run(ctx) })
+	g.Go(func() error { return s.keep(ctx) })
+	return g.Wait()
+}
+
+func (s *Service) stage(consumer string, concurrency int, own ...string) stage.Config {
+	return stage.Config{
+		Service: "capture", Instance: s.Instance, Agent: s.agent, Stream: event.StreamCapture, Consumer: consumer, Own: own,
+		Concurrency: concurrency, Log: s.Log, JS: s.JS, Completed: s.set, Metrics: s.Metrics,
+	}
+}

@@ -1,0 +1,85 @@
+// Command capture runs the first stage of the line; see package capture.
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+
+	"colophon/services/capture"
+	"colophon/shared/daemon"
+	"colophon/shared/retry"
+	"colophon/shared/stage"
+	"colophon/shared/storage"
+)
+
+type settings struct {
+	daemon.Base
+	Archive     string   `help:"Folder of the archive." required:"" type:"path" env:"COLOPHON_ARCHIVE"`
+	State       string   `help:"Folder of this service's databases." required:"" type:"path" env:"COLOPHON_STATE"`
+	Root        []string `help:"Folder that file sources may lie in; repeatable." type:"path" env:"COLOPHON_ROOTS"`
+	Offer       []string `help:"Profiles that batches may ask for." default:"jp2,jp2-lossless" env:"COLOPHON_PROFILES"`
+	Profiles    []string `help:"Profiles of a batch that names none." default:"jp2" env:"COLOPHON_DEFAULT_PROFILES"`
+	Policy      string   `help:"File with the retry policy (JSON) of batches that bring none." type:"path" env:"COLOPHON_POLICY"`
+	Concurrency int      `help:"Files read at once." default:"8" env:"COLOPHON_CONCURRENCY"`
+	policy      retry.Policy
+}
+
+// Validate reports every fault at once.
+func (s *settings) Validate() error {
+	var errs []error
+	if s.Concurrency < 1 {
+		errs = append(errs, errors.New("--concurrency is below 1"))
+	}
+	for _, p := range s.Profiles {
+		if !slices.Contains(s.Offer, p) {
+			errs = append(errs, errors.New("--profiles: "+p+" is not offered"))
+		}
+	}
+	for _, r := range s.Root {
+		if info, err := os.Stat(r); err != nil || !info.IsDir() {
+			errs = append(errs, errors.New("--root: "+r+" is not a folder"))
+		}
+	}
+	s.policy = retry.Default()
+	if s.Policy != "" {
+		data, err := os.ReadFile(s.Policy)
+		if err == nil {
+			s.policy, err = retry.Parse(data)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func main() {
+	s := new(settings)
+	os.Exit(daemon.Main("capture", "Takes the bytes of declared frames into staging, and keeps the batch view.", s, &s.Base, s.run))
+}
+
+func (s *settings) run(ctx context.Context, e daemon.Env) (err error) {
+	store, err := storage.Open(s.Archive)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	roots := new(capture.Roots)
+	defer func() { err = errors.Join(err, roots.Close()) }()
+	for _, r := range s.Root {
+		if err := roots.Add(r); err != nil {
+			return err
+		}
+	}
+	svc, err := capture.New(capture.Config{
+		State: s.State, Store: store, Roots: roots, NC: e.NC, JS: e.JS, Log: e.Log, Metrics: stage.NewMetrics(e.Registry), Instance: e.Instance, Version: daemon.Version,
+		Concurrency: s.Concurrency, Policy: s.policy, Profiles: s.Profiles, Offered: func(p string) bool { return slices.Contains(s.Offer, p) },
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, svc.Close()) }()
+	e.Health.Check("archive", store.CheckSpace)
+	e.Health.Check("work", svc.Health)
+	return svc.Run(ctx)
+}

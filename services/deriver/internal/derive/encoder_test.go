@@ -1,0 +1,69 @@
+package derive_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"colophon/services/deriver/internal/fault"
+	"colophon/services/deriver/internal/tifftest"
+)
+
+// fake puts a program in place of the encoder's for one test.
+func fake(t *testing.T, script string) {
+	t.Helper()
+	dir := t.TempDir()
+	body := "#!/bin/sh\ncase $1 in -h) echo 'openjp2 library v9.9.9'; exit 1;; esac\n" + script
+	if err := os.WriteFile(filepath.Join(dir, "opj_compress"), []byte(body), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+}
+
+// TestEncoderMissing: a machine without the encoder is no fault of a master.
+func TestEncoderMissing(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	_, err := run(t, "a.tif", tifftest.File(tifftest.Spec{Width: 9, Height: 9, Bits: 8, Samples: 1, Photometric: 1}), nil)
+	wantFault(t, err, fault.Environment, fault.EncoderMissing)
+}
+
+// TestEncoderNeverDecides: whatever the encoder does with a good master, its
+// derivative is right or the fault is transient.
+func TestEncoderNeverDecides(t *testing.T) {
+	real := "/usr/bin/opj_compress"
+	other := filepath.Join(t.TempDir(), "other.tif")
+	wrong := tifftest.Spec{Width: 1200, Height: 900, Bits: 8, Samples: 3, Photometric: 2, Sample: func(x, y, c int) int { return 255 - (x/9+y/3+c)%256 }}
+	if err := os.WriteFile(other, tifftest.File(wrong), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, script := range map[string]string{
+		"fails":           "echo 'Unable to load tif file' >&2; exit 1",
+		"killed":          "kill -KILL $$",
+		"nothing written": "exit 0",
+		"empty file":      ": > page.jp2",
+		"stub":            real + ` "$@" && head -c 77 page.jp2 > x && mv x page.jp2`,
+		"cut":             real + ` "$@" && head -c 20000 page.jp2 > x && mv x page.jp2`,
+		"cut by one byte": real + ` "$@" && head -c -1 page.jp2 > x && mv x page.jp2`,
+		"other picture":   `shift 4; ` + real + ` -i ` + other + ` -o page.jp2 "$@"`,
+		"other size":      `shift 4; ` + real + ` -i ` + smallFile(t) + ` -o page.jp2 "$@"`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			fake(t, script)
+			_, err := run(t, "a.tif", tifftest.File(big(8, 3, 2)), nil)
+			f := wantFault(t, err, fault.Transient, fault.EncoderFailed)
+			if name == "fails" && f.Stderr != "Unable to load tif file\n" {
+				t.Errorf("stderr %q", f.Stderr)
+			}
+		})
+	}
+}
+
+func smallFile(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "small.tif")
+	s := tifftest.Spec{Width: 1100, Height: 900, Bits: 8, Samples: 3, Photometric: 2}
+	if err := os.WriteFile(path, tifftest.File(s), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

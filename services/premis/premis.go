@@ -1,0 +1,154 @@
+// Package premis keeps the preservation ledger: every event once, in log order.
+//
+//   - Takes every fact of the stream INGEST, through the durable consumer
+//     premis, up to 1,024 at a time, always in log order: what arrives late or
+//     twice is read from the stream itself.
+//   - Keys by the event's name (MAPPING section 2), made from type, content,
+//     slot, pass and attempt; never from time or delivery.
+//   - Does one thing: it maps facts to PREMIS events and appends those whose
+//     names are new, with the tree's nodes and the position in the log, in one
+//     synced commit. Appending is the effect, so recording comes first here and
+//     the acknowledgement after it.
+//   - Publishes nothing. It answers premis.export, premis.position and
+//     premis.checkpoint.
+//   - Refuses a ledger whose nodes do not give its root, a ledger of another
+//     origin, and facts of a schema it does not know.
+package premis
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"colophon/services/premis/internal/ledger"
+)
+
+// Config is what the service is told.
+type Config struct {
+	Dir         string        // the ledger's directory; created
+	Origin      string        // names the installation for good, such as archive.example.org/colophon
+	Checkpoints string        // where premis.checkpoint puts copies; default: beside Dir
+	Version     string        // of this build, semantic: nats.go/micro asks for it
+	Batch       int           // most facts in one commit
+	Exports     int           // exports at once; further ones wait
+	Wait        time.Duration // for the position an export asks for, where its client does not say
+	Logger      *slog.Logger
+}
+
+// Defaults are the values of an installation that sets none.
+func Defaults() Config {
+	return Config{
+		Origin: "localhost/colophon", Version: "0.0.0", Batch: ledger.MaxBatch, Exports: 2, Wait: 30 * time.Second,
+		Logger: slog.New(slog.DiscardHandler),
+	}
+}
+
+// withDefaults fills what is not set.
+func (c Config) withDefaults() Config {
+	d := Defaults()
+	if c.Origin == "" {
+		c.Origin = d.Origin
+	}
+	if c.Version == "" {
+		c.Version = d.Version
+	}
+	if c.Batch == 0 {
+		c.Batch = d.Batch
+	}
+	if c.Exports == 0 {
+		c.Exports = d.Exports
+	}
+	if c.Wait == 0 {
+		c.Wait = d.Wait
+	}
+	if c.Logger == nil {
+		c.Logger = d.Logger
+	}
+	if c.Checkpoints == "" && c.Dir != "" {
+		c.Checkpoints = filepath.Join(filepath.Dir(filepath.Clean(c.Dir)), "premis-checkpoints")
+	}
+	return c
+}
+
+// Validate reports every fault at once.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	var errs []error
+	if c.Dir == "" {
+		errs = append(errs, errors.New("dir: the ledger needs a directory"))
+	}
+	if c.Batch < 1 || c.Batch > ledger.MaxBatch {
+		errs = append(errs, fmt.Errorf("batch: %d is not in 1..%d", c.Batch, ledger.MaxBatch))
+	}
+	if c.Exports < 1 {
+		errs = append(errs, fmt.Errorf("exports: %d is less than 1", c.Exports))
+	}
+	if c.Wait < 0 {
+		errs = append(errs, fmt.Errorf("wait: %v is negative", c.Wait))
+	}
+	for _, r := range c.Origin {
+		if r <= ' ' || r == 0x7f {
+			errs = append(errs, fmt.Errorf("origin: %q holds a space or a control character", c.Origin))
+			break
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("premis: configuration: %w", err)
+	}
+	return nil
+}
+
+// Service is the running service.
+type Service struct {
+	cfg    Config
+	nc     *nats.Conn
+	ledger *ledger.Ledger
+	log    *slog.Logger
+	slots  chan struct{} // one for each export under way
+	ready  chan struct{}
+}
+
+// New opens the ledger. [Service.Run] serves it, [Service.Close] closes it.
+func New(cfg Config, nc *nats.Conn) (*Service, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	l, err := ledger.Open(cfg.Dir, ledger.Options{Origin: cfg.Origin, Logger: cfg.Logger})
+	if err != nil {
+		return nil, fmt.Errorf("premis: %w", err)
+	}
+	return &Service{
+		cfg: cfg, nc: nc, ledger: l, log: cfg.Logger, slots: make(chan struct{}, cfg.Exports), ready: make(chan struct{}),
+	}, nil
+}
+
+// Ready is closed when the service follows the log and answers requests.
+func (s *Service) Ready() <-chan struct{} { return s.ready }
+
+// Close closes the ledger; Run has returned before.
+func (s *Service) Close() error { return s.ledger.Close() }
+
+// Position answers premis.position: where the ledger stands.
+type Position struct {
+	Sequence uint64    `json:"sequence"` // of the last fact taken in
+	Stored   time.Time `json:"stored,omitzero"`
+	MsgID    string    `json:"msg_id,omitempty"`
+	Size     int64     `json:"size"` // records
+	Root     string    `json:"root"` // base64
+	Origin   string    `json:"origin"`
+}
+
+// Position tells where the ledger stands.
+func (s *Service) Position() Position { return position(s.ledger.Head()) }
+
+func position(h ledger.Head) Position {
+	return Position{
+		Sequence: h.Position.Sequence, Stored: h.Position.Stored, MsgID: h.Position.MsgID,
+		Size: h.Size, Root: h.Root.String(), Origin: h.Origin,
+	}
+}

@@ -1,0 +1,119 @@
+package completed
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// States of an attempt.
+const (
+	AttemptBegun    = "begun"    // stored before it is made; found at a start, its worker was lost
+	AttemptReleased = "released" // a halt or stop let go of it: its number is used again
+	AttemptFailed   = "failed"
+)
+
+// Attempt is the latest try of an operation on a slot in a pass.
+type Attempt struct {
+	Number    int       `json:"number"`  // from 1
+	Counted   int       `json:"counted"` // how many count against max_attempts
+	State     string    `json:"state"`
+	Alone     bool      `json:"alone,omitempty"`   // nothing else of the consumer ran beside it
+	Suspect   bool      `json:"suspect,omitempty"` // an earlier one ended its worker: work it alone
+	Started   time.Time `json:"started"`
+	NotBefore time.Time `json:"not_before,omitzero"`
+	Dead      bool      `json:"dead,omitempty"` // the decision was a dead letter
+	Fact      Fact      `json:"fact,omitzero"`  // that says how it failed; published again after a crash
+}
+
+// AttemptKey names the attempts of an operation on a slot in a pass.
+func AttemptKey(operation, slot string, pass int) string {
+	return fmt.Sprintf("%s@%s#%d", operation, slot, pass)
+}
+
+// Attempt gives the latest attempt under a key; zero when there was none.
+func (s *Set) Attempt(key string) (Attempt, error) {
+	var a Attempt
+	_, err := s.getJSON(prefixAttempt+key, &a)
+	return a, err
+}
+
+// SetAttempt stores an attempt, synced.
+func (s *Set) SetAttempt(key string, a Attempt) error {
+	b := s.db.NewBatch()
+	defer b.Close() //nolint:errcheck // see Record
+	if err := setJSON(b, prefixAttempt+key, a); err != nil {
+		return err
+	}
+	return commit(b, pebble.Sync)
+}
+
+// Origin is the message that a dead letter is about. All of it must match: a
+// sequence alone may be another message after a rollback.
+type Origin struct {
+	Name     string    `json:"name"` // <stream>-<sequence>
+	Stored   time.Time `json:"stored"`
+	MsgID    string    `json:"msg_id"`
+	LetterID string    `json:"letter_id"`
+	Header   []byte    `json:"header"` // of the dead letter, as the caller encodes it
+}
+
+// Dead is a dead letter: its origin is finished, and later messages of the
+// same operations and slot run under a higher pass.
+type Dead struct {
+	Origin     Origin
+	Operations []string // the one that failed, and the one it was found by
+	Slot       string   // encoded; empty for an undecodable message
+	Pass       int
+}
+
+// SetDead stores a dead letter, synced.
+func (s *Set) SetDead(d Dead) error {
+	b := s.db.NewBatch()
+	defer b.Close() //nolint:errcheck // see Record
+	if err := s.putDead(b, d); err != nil {
+		return err
+	}
+	return commit(b, pebble.Sync)
+}
+
+func (s *Set) putDead(b *pebble.Batch, d Dead) error {
+	if err := setJSON(b, prefixOrigin+d.Origin.Name, d.Origin); err != nil {
+		return err
+	}
+	if d.Slot == "" {
+		return nil
+	}
+	for _, op := range d.Operations {
+		known, err := s.DeadPass(op, d.Slot)
+		if err != nil {
+			return err
+		}
+		if d.Pass <= known {
+			continue
+		}
+		if err := setJSON(b, prefixDead+op+"@"+d.Slot, d.Pass); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// DeadOrigin gives the dead letter whose origin a message is, if there is one.
+func (s *Set) DeadOrigin(name string, stored time.Time, msgID string) (Origin, bool, error) {
+	var o Origin
+	ok, err := s.getJSON(prefixOrigin+name, &o)
+	if err != nil || !ok || !o.Stored.Equal(stored) || o.MsgID != msgID {
+		return Origin{}, false, err
+	}
+	return o, true, nil
+}
+
+// DeadPass gives the highest pass of an operation on a slot that ended in a
+// dead letter; 0 when none did.
+func (s *Set) DeadPass(operation, slot string) (int, error) {
+	var p int
+	_, err := s.getJSON(prefixDead+operation+"@"+slot, &p)
+	return p, err
+}

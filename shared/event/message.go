@@ -1,0 +1,260 @@
+package event
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Schemas: "colophon/<what>/v<major>". A major this build does not know is
+// refused, never guessed at.
+const (
+	SchemaCaptureBatch  = "colophon/capture.batch/v1"
+	SchemaCaptureFrame  = "colophon/capture.frame/v1"
+	SchemaFrameCaptured = "colophon/frame.captured/v1"
+	SchemaFrameFixed    = "colophon/frame.fixed/v1"
+	SchemaDerivative    = "colophon/derivative/v1"
+	SchemaAttemptFailed = "colophon/attempt.failed/v1"
+	SchemaBatch         = "colophon/batch/v1"
+	SchemaProfilePinned = "colophon/profile.pinned/v1"
+	SchemaCase          = "colophon/case/v1"
+	SchemaOp            = "colophon/op/v1"
+)
+
+// BatchDeclaration is the body of capture.batch: how many frames there will
+// be, and under which pinned policy and profiles.
+type BatchDeclaration struct {
+	Schema   string          `json:"schema"`
+	Batch    Name            `json:"batch"`
+	Count    int             `json:"count"`
+	Order    string          `json:"order,omitempty"` // default: sequence
+	Policy   json.RawMessage `json:"policy,omitempty"`
+	Profiles []string        `json:"profiles,omitempty"`
+	Devices  []string        `json:"devices,omitempty"`
+	Operator string          `json:"operator,omitempty"`
+	// Follows is the number of the declaration this one corrects; left out, it
+	// corrects whichever stands.
+	Follows *int `json:"follows,omitempty"`
+}
+
+// Validate reports every fault at once.
+func (b BatchDeclaration) Validate() error {
+	var errs []error
+	if b.Schema != SchemaCaptureBatch {
+		errs = append(errs, fmt.Errorf("/schema: %q is not %q", b.Schema, SchemaCaptureBatch))
+	}
+	if err := ValidateBatch(b.Batch); err != nil {
+		errs = append(errs, fmt.Errorf("/batch: %w", err))
+	}
+	if b.Count < 1 {
+		errs = append(errs, fmt.Errorf("/count: %d is less than 1", b.Count))
+	}
+	if b.Order != "" && b.Order != OrderSequence && b.Order != OrderNatural {
+		errs = append(errs, fmt.Errorf("/order: %q is neither %q nor %q", b.Order, OrderSequence, OrderNatural))
+	}
+	return errors.Join(errs...)
+}
+
+// DeclarationID is the message id of a declaration's body that follows the
+// number-th accepted one (0 for the first).
+func DeclarationID(body []byte, batch Name, number int) string {
+	sum := sha256.Sum256(body)
+	return fmt.Sprintf("batch:%x@%s#%d", sum, batch.Encode(), number)
+}
+
+// FrameMessage is the body of capture.frame: where the bytes of a slot are.
+type FrameMessage struct {
+	Schema      string            `json:"schema"`
+	Slot                          // batch, frame
+	Sequence    int               `json:"sequence"`         // from 1
+	Sources     []string          `json:"sources"`          // URIs, tried in order
+	Size        *int64            `json:"size,omitempty"`   // declared, bytes
+	SHA256      Digest            `json:"sha256,omitempty"` // declared
+	DeclaredBy  string            `json:"declared_by,omitempty"`
+	Source      Digest            `json:"source_token,omitempty"` // [SourceToken] where nobody declared a digest
+	Pass        int               `json:"pass,omitempty"`         // default 1
+	Replaces    Digest            `json:"replaces,omitempty"`     // the digest it may supersede
+	Device      string            `json:"device,omitempty"`
+	Operator    string            `json:"operator,omitempty"`
+	ScannedAt   time.Time         `json:"scanned_at,omitzero"`
+	Acquisition map[string]string `json:"acquisition,omitempty"`
+}
+
+// Validate reports every fault at once.
+func (f FrameMessage) Validate() error {
+	var errs []error
+	if f.Schema != SchemaCaptureFrame {
+		errs = append(errs, fmt.Errorf("/schema: %q is not %q", f.Schema, SchemaCaptureFrame))
+	}
+	if err := f.Slot.Validate(); err != nil {
+		errs = append(errs, err)
+	}
+	if f.Sequence < 1 {
+		errs = append(errs, fmt.Errorf("/sequence: %d is less than 1", f.Sequence))
+	}
+	if len(f.Sources) == 0 {
+		errs = append(errs, errors.New("/sources: none given"))
+	}
+	if f.Size != nil && *f.Size < 0 {
+		errs = append(errs, fmt.Errorf("/size: %d is negative", *f.Size))
+	}
+	for _, d := range []struct {
+		at string
+		d  Digest
+	}{{"/sha256", f.SHA256}, {"/replaces", f.Replaces}} {
+		if d.d != "" && !d.d.Valid() {
+			errs = append(errs, fmt.Errorf("%s: %q is not a lower-case SHA-256", d.at, d.d))
+		}
+	}
+	if f.Source != "" && !f.Source.IsSource() {
+		errs = append(errs, fmt.Errorf("/source_token: %q does not begin with src-", f.Source))
+	}
+	if f.Pass < 0 {
+		errs = append(errs, fmt.Errorf("/pass: %d is negative", f.Pass))
+	}
+	return errors.Join(errs...)
+}
+
+// Token is the digest that stands in the message's id: the declared one, else
+// the source token.
+func (f FrameMessage) Token() Digest {
+	switch {
+	case f.SHA256 != "":
+		return f.SHA256
+	case f.Source != "":
+		return f.Source
+	}
+	return SourceToken(strings.Join(f.Sources, "\n"), SourceStat{})
+}
+
+// MsgID is the id a gateway publishes the message under.
+func (f FrameMessage) MsgID() string {
+	return CaptureKey(f.Token(), f.Slot).MsgID(f.Slot, max(f.Pass, 1))
+}
+
+// SourceToken stands for the digest of a source that nobody hashed yet: a hash
+// of its URI, size and modification time.
+func SourceToken(uri string, st SourceStat) Digest {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%d\n%d", uri, st.Size, st.ModTime.UnixNano()))
+	return Digest("src-" + hex.EncodeToString(sum[:16]))
+}
+
+// ErrUnknownSchema marks a message of a version this build does not know.
+var ErrUnknownSchema = errors.New("unknown schema")
+
+// Unmarshal decodes one JSON value strictly enough for a contract: a single
+// value, no trailing bytes, no key given twice in one object; unknown fields
+// are ignored (they stay in the stored message as evidence).
+func Unmarshal(data []byte, v any) error {
+	if err := noDuplicateKeys(data); err != nil {
+		return err
+	}
+	d := json.NewDecoder(bytes.NewReader(data))
+	if err := d.Decode(v); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("more than one JSON value")
+	}
+	return nil
+}
+
+// maxDepth bounds nesting: the contract's own messages have 4 levels.
+const maxDepth = 32
+
+func noDuplicateKeys(data []byte) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.UseNumber()
+	return walk(d, 0)
+}
+
+func walk(d *json.Decoder, depth int) error {
+	if depth > maxDepth {
+		return fmt.Errorf("nested more than %d deep", maxDepth)
+	}
+	t, err := d.Token()
+	if err != nil {
+		return err
+	}
+	delim, ok := t.(json.Delim)
+	if !ok {
+		return nil
+	}
+	keys := map[string]bool{}
+	for d.More() {
+		if delim == '{' {
+			k, err := d.Token()
+			if err != nil {
+				return err
+			}
+			if keys[k.(string)] {
+				return fmt.Errorf("key %q given twice", k)
+			}
+			keys[k.(string)] = true
+		}
+		if err := walk(d, depth+1); err != nil {
+			return err
+		}
+	}
+	_, err = d.Token()
+	return err
+}
+
+// DecodeFact reads the fact stored under a subject of the log. A subject or a
+// schema this build does not know is [ErrUnknownSchema].
+func DecodeFact(subject string, data []byte) (Fact, error) {
+	switch {
+	case strings.HasPrefix(subject, SubjectBatch+"."):
+		return decode[BatchFact](data, SchemaBatch)
+	case subject == SubjectProfilePinned:
+		return decode[ProfilePinned](data, SchemaProfilePinned)
+	case subject == SubjectFrameCaptured:
+		return decode[FrameCaptured](data, SchemaFrameCaptured)
+	case subject == SubjectFrameFixed:
+		return decode[FrameFixed](data, SchemaFrameFixed)
+	case strings.HasPrefix(subject, SubjectDerivative+"."):
+		return decode[DerivativeMade](data, SchemaDerivative)
+	case subject == SubjectAttemptFailed:
+		return decode[AttemptFailed](data, SchemaAttemptFailed)
+	case strings.HasPrefix(subject, SubjectCase+"."):
+		return decode[CaseFact](data, SchemaCase)
+	case strings.HasPrefix(subject, SubjectOp+"."):
+		return decode[OpFact](data, SchemaOp)
+	}
+	return nil, fmt.Errorf("%w: subject %q", ErrUnknownSchema, subject)
+}
+
+func decode[F Fact](data []byte, schema string) (Fact, error) {
+	var head struct {
+		Schema string `json:"schema"`
+	}
+	if err := json.Unmarshal(data, &head); err != nil {
+		return nil, err
+	}
+	if head.Schema != schema {
+		return nil, fmt.Errorf("%w: %q, this build reads %q", ErrUnknownSchema, head.Schema, schema)
+	}
+	var f F
+	err := json.Unmarshal(data, &f)
+	return f, err
+}
+
+// PassOf gives the pass a message is written for: the header wins over the
+// body's; at least 1.
+func PassOf(header string, body int) (int, error) {
+	if header == "" {
+		return max(body, 1), nil
+	}
+	p, err := strconv.Atoi(header)
+	if err != nil || p < 1 {
+		return 0, fmt.Errorf("%s: %q is not a pass", HeaderPass, header)
+	}
+	return p, nil
+}

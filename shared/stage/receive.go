@@ -1,0 +1,200 @@
+package stage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"colophon/shared/completed"
+	"colophon/shared/crash"
+	"colophon/shared/event"
+	"colophon/shared/fault"
+)
+
+// undecodable marks a message that says nothing this service can read.
+type undecodable struct{ err error }
+
+func (u *undecodable) Error() string { return u.err.Error() }
+func (u *undecodable) Unwrap() error { return u.err }
+
+// receive settles one message: it is acked when done or when its dead letter
+// is stored, and let go when the stage stops.
+func (s *Stage[In, Out]) receive(ctx context.Context, msg jetstream.Msg, p *permit) {
+	defer p.drop()
+	d := &delivery{msg: msg, permit: p}
+	var err error
+	if d.meta, err = msg.Metadata(); err != nil {
+		s.Log.Error("message_without_metadata", slog.String("subject", msg.Subject()), slog.Any("error", err))
+		return
+	}
+	d.origin = fmt.Sprintf("%s-%d", d.meta.Stream, d.meta.Sequence.Stream)
+	if !s.flight.enter(d.origin, msg) {
+		return // a redelivery of what this process still works on joins that work
+	}
+	defer s.flight.leave(d.origin)
+	if d.meta.NumDelivered > 1 {
+		s.Metrics.redelivered(s.Consumer)
+	}
+	if err = s.finished(ctx, d); !errors.Is(err, errNotFinished) {
+		s.settle(ctx, d, err)
+		return
+	}
+	s.settle(ctx, d, s.contained(ctx, d))
+}
+
+func (s *Stage[In, Out]) contained(ctx context.Context, d *delivery) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.Log.Error("panic_contained", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+			err = &undecodable{fmt.Errorf("the program failed on this message: %v", p)}
+		}
+	}()
+	return s.handle(ctx, d)
+}
+
+var errNotFinished = errors.New("stage: not the origin of a dead letter")
+
+// finished looks whether the message is the origin of a dead letter: then that
+// letter is published again, and the message is done.
+func (s *Stage[In, Out]) finished(ctx context.Context, d *delivery) error {
+	o, ok, err := s.Completed.DeadOrigin(d.origin, d.meta.Timestamp.UTC(), d.msg.Headers().Get(event.HeaderMsgID))
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return errNotFinished
+	}
+	h, err := decodeHeader(o.Header)
+	if err != nil {
+		return err
+	}
+	return s.letter(ctx, d, h)
+}
+
+func (s *Stage[In, Out]) settle(ctx context.Context, d *delivery, err error) {
+	var spent *exhausted
+	var unreadable *undecodable
+	switch {
+	case err == nil:
+		return
+	case errors.As(err, &spent):
+		err = s.deadLetter(ctx, d, spent.fault)
+	case errors.As(err, &unreadable):
+		f := fault.New(fault.Malformed, unreadable.err, "the message cannot be read: %s", fault.Clean(unreadable.err.Error()))
+		if errors.Is(err, event.ErrUnknownSchema) {
+			f.Code = fault.UnknownSchema
+		}
+		f.Operation = string(event.Decode(s.Service))
+		d.work = event.Work{Pass: 1}
+		d.key = event.Key{Operation: event.Decode(s.Service)}
+		err = s.deadLetter(ctx, d, f)
+	}
+	if err == nil {
+		return
+	}
+	if s.stop.Err() != nil { // stopping: somebody else, or the next start, takes it up
+		if err := d.msg.Nak(); err != nil {
+			s.Log.Debug("nak_failed", slog.Any("error", err))
+		}
+		return
+	}
+	// Neither done nor decided: the store or the broker failed us. The message
+	// stays unacked and comes again; a store that fails is an environment fault.
+	f := fault.Of(err)
+	s.Log.Error("idempotent_failed", append(d.attrs("halt"), slog.String("code", string(f.Code)), slog.Any("error", err))...)
+	if f.Class() != fault.Environment {
+		f = fault.New(fault.StoreUnavailable, err, "a step of the order failed")
+	}
+	s.close(ctx, f)
+}
+
+// deadLetter publishes the letter, remembers it and acks its origin.
+func (s *Stage[In, Out]) deadLetter(ctx context.Context, d *delivery, f *fault.Error) error {
+	h := nats.Header{}
+	op := d.operation(f)
+	set := func(k, v string) {
+		if v != "" {
+			h.Set(k, v)
+		}
+	}
+	set(event.HeaderMsgID, event.DeadLetterID(op, d.work.Digest, d.work.Slot, d.work.Pass, d.origin))
+	set(event.HeaderService, s.Service)
+	set(event.HeaderOperation, string(op))
+	if op != d.key.Operation {
+		set(event.HeaderFoundBy, string(d.key.Operation))
+	}
+	set(event.HeaderDigest, string(d.work.Digest))
+	set(event.HeaderBatch, d.work.Batch.Encode())
+	set(event.HeaderFrame, d.work.Frame.Encode())
+	set(event.HeaderSequence, strconv.Itoa(d.work.Sequence))
+	set(event.HeaderRevision, strconv.Itoa(d.work.Revision))
+	set(event.HeaderPass, strconv.Itoa(d.work.Pass))
+	set(event.HeaderAttempts, strconv.Itoa(d.out.attempts))
+	set(event.HeaderClass, string(f.Class()))
+	set(event.HeaderCode, string(f.Code))
+	set(event.HeaderMessage, headerText(f.Message))
+	set(event.HeaderDetail, headerText(f.Detail))
+	set(event.HeaderOrigin, d.origin)
+	set(event.HeaderOriginID, d.msg.Headers().Get(event.HeaderMsgID))
+	set(event.HeaderOriginAt, d.meta.Timestamp.UTC().Format(time.RFC3339Nano))
+	set(event.HeaderOriginSub, d.msg.Subject())
+	return s.letter(ctx, d, h)
+}
+
+// letter publishes a dead letter and returns once its origin is acked. A crash
+// behind the publish finds the letter in the store or the stream, or writes it
+// again under the same id.
+func (s *Stage[In, Out]) letter(ctx context.Context, d *delivery, h nats.Header) error {
+	if err := s.publishMsg(ctx, &nats.Msg{Subject: event.DeadLetterSubject(s.Service), Header: h, Data: d.msg.Data()}); err != nil {
+		return err
+	}
+	crash.At(s.Service + ".after-dead-letter")
+	dead, err := DeadOf(h)
+	if err != nil {
+		return err
+	}
+	if err := s.Completed.SetDead(dead); err != nil {
+		return err
+	}
+	s.Metrics.deadLetter(s.Consumer, h.Get(event.HeaderCode))
+	s.Log.Error("dead_letter", append(d.attrs("dead-letter"), slog.String("operation", h.Get(event.HeaderOperation)), slog.String("code", h.Get(event.HeaderCode)),
+		slog.String("reason", HeaderText(h.Get(event.HeaderMessage))), slog.String("origin", d.origin))...)
+	return d.msg.DoubleAck(ctx)
+}
+
+// DeadOf reads what a stage must remember of a dead letter from its headers.
+func DeadOf(h nats.Header) (completed.Dead, error) {
+	pass, err := strconv.Atoi(h.Get(event.HeaderPass))
+	if err != nil {
+		return completed.Dead{}, fmt.Errorf("stage: dead letter without a pass: %w", err)
+	}
+	at, err := time.Parse(time.RFC3339Nano, h.Get(event.HeaderOriginAt))
+	if err != nil {
+		return completed.Dead{}, fmt.Errorf("stage: dead letter without its origin's time: %w", err)
+	}
+	header, err := encodeHeader(h)
+	if err != nil {
+		return completed.Dead{}, err
+	}
+	slot := ""
+	if b, f := h.Get(event.HeaderBatch), h.Get(event.HeaderFrame); b != "" && f != "" {
+		slot = b + "/" + f
+	}
+	ops := []string{h.Get(event.HeaderOperation)}
+	if by := h.Get(event.HeaderFoundBy); by != "" {
+		ops = append(ops, by)
+	}
+	return completed.Dead{
+		Origin: completed.Origin{
+			Name: h.Get(event.HeaderOrigin), Stored: at, MsgID: h.Get(event.HeaderOriginID), LetterID: h.Get(event.HeaderMsgID), Header: header,
+		},
+		Operations: ops, Slot: slot, Pass: pass,
+	}, nil
+}

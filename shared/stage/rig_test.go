@@ -1,0 +1,132 @@
+package stage_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"colophon/shared/event"
+	"colophon/shared/stage"
+	"colophon/shared/testkit"
+	"colophon/shared/topology"
+)
+
+const consumer = "deriver-jp2"
+
+// rig is a world for one test: a real broker, a disk, a scripted worker, and
+// the stage that a test starts, stops and crashes.
+type rig struct {
+	*testing.T
+	broker *testkit.Broker
+	nc     *nats.Conn
+	js     jetstream.JetStream
+	disk   *testkit.Disk
+	worker *testkit.Deriver
+	log    *testkit.Logbook
+	faults *testkit.Faults // between the stage and what it calls
+	config stage.Config
+
+	stage *stage.Stage[event.FrameFixed, event.Derived]
+	end   context.CancelFunc
+	ended chan error
+}
+
+// world runs a test in virtual time, on a real broker.
+func world(t *testing.T, test func(r *rig)) {
+	t.Parallel()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) { test(newRig(t, dir)) })
+}
+
+func newRig(t *testing.T, dir string) *rig {
+	t.Helper()
+	r := &rig{T: t, log: &testkit.Logbook{}, disk: testkit.NewDisk(t), worker: &testkit.Deriver{Profile: "jp2"}, faults: &testkit.Faults{}}
+	r.broker = testkit.StartBroker(t, dir)
+	r.broker.Provision("jp2")
+	r.nc, r.js = r.broker.Connect()
+	r.config = stage.Config{
+		Service: "deriver", Instance: "test", Agent: event.Agent{Name: "deriver", Version: "test"},
+		Stream: event.StreamIngest, Consumer: consumer, Own: []string{event.SubjectDerivative + ".jp2"}, Concurrency: 4,
+	}
+	t.Cleanup(func() {
+		r.stop()
+		r.nc.Close()
+		r.broker.Stop()
+		r.disk.Close()
+		if t.Failed() {
+			t.Log(r.log.String())
+		}
+	})
+	return r
+}
+
+// start starts a fresh stage on the same disk and streams.
+func (r *rig) start() {
+	r.Helper()
+	c := r.config
+	c.Log, c.Metrics = r.log.Logger(), stage.NewMetrics(prometheus.NewRegistry())
+	c.JS, c.Completed = r.faults.JetStream(r.js), r.faults.Completed(r.disk.Set)
+	r.stage = stage.New[event.FrameFixed, event.Derived](c, r.worker)
+	var ctx context.Context
+	ctx, r.end = context.WithCancel(context.Background())
+	r.ended = make(chan error, 1)
+	s, ended := r.stage, r.ended
+	go func() { ended <- s.Run(ctx) }()
+}
+
+// stop ends the stage as a signal would and waits for it.
+func (r *rig) stop() {
+	r.Helper()
+	if r.end == nil {
+		return
+	}
+	r.end()
+	r.end = nil
+	if err := <-r.ended; err != nil {
+		r.Errorf("the stage ended with: %v", err)
+	}
+}
+
+func (r *rig) send(slot, content string, policy []byte) *jetstream.PubAck {
+	r.Helper()
+	return testkit.Publish(r, r.js, testkit.Fixed(testkit.Slot(slot), content, policy))
+}
+
+// settled waits until every message is acked.
+func (r *rig) settled() {
+	r.Helper()
+	testkit.EventuallyWithin(r, 20*time.Minute, "every message is acked", func() bool {
+		return testkit.Unfinished(r, r.js, event.StreamIngest, consumer) == 0
+	})
+}
+
+func (r *rig) facts(subjects ...string) []testkit.Stored {
+	r.Helper()
+	return testkit.ReadAll(r, r.js, event.StreamIngest, subjects...)
+}
+
+func (r *rig) made() []testkit.Stored { return r.facts(event.SubjectDerivative + ".jp2") }
+
+func (r *rig) failed() (out []event.AttemptFailed) {
+	for _, m := range r.facts(event.SubjectAttemptFailed) {
+		out = append(out, m.Fact(r).(event.AttemptFailed))
+	}
+	return out
+}
+
+func (r *rig) letters() []testkit.Stored { return testkit.ReadAll(r, r.js, event.StreamDeadLetter) }
+
+func (r *rig) expect(what string, got, want any) {
+	r.Helper()
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		r.Fatalf("%s: %v, want %v", what, got, want)
+	}
+}
+
+var _ = topology.AckWait
