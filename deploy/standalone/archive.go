@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -55,6 +56,7 @@ type Archive struct {
 	stop  context.CancelFunc
 	done  chan struct{} // closed when the services have ended
 	err   error         // why, once done is closed
+	mu    sync.Mutex
 	close []func() error
 }
 
@@ -109,7 +111,11 @@ func (a *Archive) Err() error {
 	}
 }
 
-func (a *Archive) later(f func() error) { a.close = append(a.close, f) }
+func (a *Archive) later(f func() error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.close = append(a.close, f)
+}
 
 // Close stops what runs and releases everything, in reverse order.
 func (a *Archive) Close() error {
@@ -240,6 +246,8 @@ func (a *Archive) services(connect func(string) (*nats.Conn, jetstream.JetStream
 		return nil, err
 	}
 	out := map[string]runner{}
+	var mu sync.Mutex
+	var g errgroup.Group
 	opened := func(s interface {
 		Run(context.Context) error
 		Close() error
@@ -285,17 +293,22 @@ func (a *Archive) services(connect func(string) (*nats.Conn, jetstream.JetStream
 			return q.Run, nil
 		},
 	} {
-		nc, js, err := connect(name)
-		if err != nil {
-			return nil, err
-		}
-		r, err := open(nc, js, a.Log.With(slog.String("service", name)))
-		if err != nil {
-			return nil, err
-		}
-		out[name] = r
+		g.Go(func() error { // each opens databases, which waits for the disk: all at once
+			nc, js, err := connect(name)
+			if err != nil {
+				return err
+			}
+			r, err := open(nc, js, a.Log.With(slog.String("service", name)))
+			if err != nil {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			out[name] = r
+			return nil
+		})
 	}
-	return out, nil
+	return out, g.Wait()
 }
 
 func (a *Archive) run(services map[string]runner) error {

@@ -49,7 +49,7 @@ func startBroker(archive, listen string, log *slog.Logger) (*broker, error) {
 			return nil, fmt.Errorf("standalone: %w", err)
 		}
 	}
-	lock, err := lockFile(filepath.Join(dir, "colophon.lock"))
+	lock, err := lockFile(lockPath(archive))
 	if err != nil {
 		return nil, err
 	}
@@ -58,6 +58,10 @@ func startBroker(archive, listen string, log *slog.Logger) (*broker, error) {
 		return nil, errors.Join(err, lock.Close())
 	}
 	return b, nil
+}
+
+func lockPath(archive string) string {
+	return filepath.Join(archive, "jetstream", "colophon.lock")
 }
 
 func lockFile(path string) (*os.File, error) {

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/nats-io/nats.go"
 
+	"colophon/services/capture"
 	"colophon/services/deriver"
 	"colophon/shared/daemon"
 	"colophon/shared/event"
@@ -37,7 +39,8 @@ func (a *Archive) Retry(ctx context.Context, b event.Name, actor, note string) (
 	if err != nil {
 		return RetryResult{}, err
 	}
-	run := &ingest{Archive: a, IngestOptions: IngestOptions{Batch: b}, last: reply.Sequence}
+	run := newIngest(IngestOptions{Batch: b}, Listing{}, a.Log)
+	run.Archive, run.last = a, reply.Sequence
 	st, err = run.settle(ctx)
 	return RetryResult{reply, st.Totals, st.Converged}, err
 }
@@ -54,7 +57,8 @@ func (a *Archive) Decide(ctx context.Context, endpoint string, req event.CaseReq
 	if err != nil {
 		return out, err
 	}
-	run := &ingest{Archive: a}
+	run := newIngest(IngestOptions{}, Listing{}, a.Log)
+	run.Archive = a
 	return out, run.poll(ctx, func() (bool, error) {
 		list, err := Call[event.BatchList](ctx, a.Client, event.EndpointBatchList, event.BatchRequest{})
 		if err != nil {
@@ -129,4 +133,18 @@ func Provision(ctx context.Context, o Options, check bool) ([]topology.Drift, er
 		}
 	}
 	return topology.Check(ctx, js, topology.DefaultSizes(), deriver.Profiles())
+}
+
+// Look opens the batch view of an archive whose line is not running, to read
+// only. [ErrRunning] says that it runs: ask it.
+func Look(archive string) (*capture.Reader, func() error, error) {
+	lock, err := lockFile(lockPath(archive))
+	if err != nil {
+		return nil, nil, err
+	}
+	r, err := capture.OpenReader(filepath.Join(archive, "state", "capture"))
+	if err != nil {
+		return nil, nil, errors.Join(err, lock.Close())
+	}
+	return r, func() error { return errors.Join(r.Close(), lock.Close()) }, nil
 }

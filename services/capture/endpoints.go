@@ -82,51 +82,9 @@ func answer[In any](log *slog.Logger, h func(In) (any, error)) micro.Handler {
 	})
 }
 
-func (s *Service) statusOf(r batchRecord) (event.BatchStatus, error) {
-	m, err := s.view.made(r.Batch)
-	if err != nil {
-		return event.BatchStatus{}, err
-	}
-	return event.BatchStatus{
-		Batch: r.Batch, Known: r.Known, Number: r.Number, Count: r.Count, Order: r.Order, Profiles: r.Profiles, PolicyDigest: r.PolicyDigest,
-		Totals: r.Totals, Settled: r.Totals.Settled(), Converged: r.Converged, Convergence: r.Convergence,
-		Bag: m.Bag, Manifest: m.Manifest, Problem: m.Problem, Changed: r.Changed,
-	}, nil
-}
+func (s *Service) status(in event.BatchRequest) (any, error) { return s.view.status(in.Batch) }
 
-func (s *Service) status(in event.BatchRequest) (any, error) {
-	// The positions first: what they stand for is then in what is read after.
-	log, err := s.view.position(event.StreamIngest)
-	if err != nil {
-		return nil, err
-	}
-	asked, err := s.view.position(event.StreamCapture)
-	if err != nil {
-		return nil, err
-	}
-	r, err := s.view.batch(in.Batch)
-	if err != nil {
-		return nil, err
-	}
-	st, err := s.statusOf(r)
-	st.Position, st.CapturePosition = log.Sequence, asked.Sequence
-	return st, err
-}
-
-func (s *Service) list(event.BatchRequest) (any, error) {
-	out := event.BatchList{Batches: []event.BatchStatus{}}
-	for r, err := range s.view.batches() {
-		if err != nil {
-			return nil, err
-		}
-		st, err := s.statusOf(r)
-		if err != nil {
-			return nil, err
-		}
-		out.Batches = append(out.Batches, st)
-	}
-	return out, nil
-}
+func (s *Service) list(event.BatchRequest) (any, error) { return s.view.list() }
 
 func (s *Service) pageOfFrames(in event.BatchRequest) (any, error) {
 	r, err := s.view.batch(in.Batch)

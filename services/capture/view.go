@@ -79,6 +79,14 @@ func openView(dir string, log *slog.Logger) (*view, error) {
 	return &view{db: db, log: log, touched: map[event.Name]bool{}}, nil
 }
 
+func openViewReadOnly(dir string) (*pebble.DB, error) {
+	db, err := pebble.Open(dir, &pebble.Options{Logger: completed.Logger(nil), ReadOnly: true, ErrorIfNotExists: true})
+	if err != nil {
+		return nil, fmt.Errorf("capture: view: %w", err)
+	}
+	return db, nil
+}
+
 func (v *view) close() error { return v.db.Close() }
 
 func getJSON(r pebble.Reader, key string, out any) (bool, error) {
@@ -480,4 +488,51 @@ func (v *view) frames(b event.Name, after string) iter.Seq2[frameAt, error] {
 type frameAt struct {
 	event.Progress
 	cursor string
+}
+
+// status is a batch at one position of the log.
+func (v *view) status(b event.Name) (event.BatchStatus, error) {
+	// The positions first: what they stand for is then in what is read after.
+	log, err := v.position(event.StreamIngest)
+	if err != nil {
+		return event.BatchStatus{}, err
+	}
+	asked, err := v.position(event.StreamCapture)
+	if err != nil {
+		return event.BatchStatus{}, err
+	}
+	r, err := v.batch(b)
+	if err != nil {
+		return event.BatchStatus{}, err
+	}
+	st, err := v.statusOf(r)
+	st.Position, st.CapturePosition = log.Sequence, asked.Sequence
+	return st, err
+}
+
+func (v *view) statusOf(r batchRecord) (event.BatchStatus, error) {
+	m, err := v.made(r.Batch)
+	if err != nil {
+		return event.BatchStatus{}, err
+	}
+	return event.BatchStatus{
+		Batch: r.Batch, Known: r.Known, Number: r.Number, Count: r.Count, Order: r.Order, Profiles: r.Profiles, PolicyDigest: r.PolicyDigest,
+		Totals: r.Totals, Settled: r.Totals.Settled(), Converged: r.Converged, Convergence: r.Convergence,
+		Bag: m.Bag, Manifest: m.Manifest, Problem: m.Problem, Changed: r.Changed,
+	}, nil
+}
+
+func (v *view) list() (event.BatchList, error) {
+	out := event.BatchList{Batches: []event.BatchStatus{}}
+	for r, err := range v.batches() {
+		if err != nil {
+			return out, err
+		}
+		st, err := v.statusOf(r)
+		if err != nil {
+			return out, err
+		}
+		out.Batches = append(out.Batches, st)
+	}
+	return out, nil
 }

@@ -51,15 +51,13 @@ func (q *Service) original(ctx context.Context, r cases.Record) (*jetstream.RawS
 	if err != nil {
 		return nil, fmt.Errorf("quarantine: dead letter %d: %w", sequence, err)
 	}
-	if m.Header.Get(event.HeaderOrigin) != r.Origin {
+	switch subject := m.Header.Get(event.HeaderOriginSub); {
+	case !strings.HasPrefix(subject, "capture.") && !strings.HasPrefix(subject, "ingest."):
+		return nil, refused("its message came by %q, which is no subject of the line", subject)
+	case m.Header.Get(event.HeaderOrigin) != r.Origin:
 		return nil, refused("dead letter %d is not about it", sequence)
 	}
-	switch subject := m.Header.Get(event.HeaderOriginSub); {
-	case strings.HasPrefix(subject, "capture."), strings.HasPrefix(subject, "ingest."):
-		return m, nil
-	default:
-		return nil, refused("its message came by %q, which is no subject of the line", subject)
-	}
+	return m, nil
 }
 
 // again is the message of a replay: subject and body unchanged, another id,

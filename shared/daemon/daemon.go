@@ -45,6 +45,9 @@ func (f Flags) Logger(w *os.File, service string) *slog.Logger {
 	} else {
 		h = slog.NewJSONHandler(w, &slog.HandlerOptions{Level: f.LogLevel})
 	}
+	if service == "" { // a process of several services: each names itself
+		return slog.New(h)
+	}
 	return slog.New(h).With(slog.String("service", service))
 }
 

@@ -100,8 +100,15 @@ func (c Consumer) config() jetstream.ConsumerConfig {
 }
 
 // Provision creates what the table says and is missing, and updates what
-// differs. Doing it again changes nothing.
+// differs. Doing it again changes nothing, and writes nothing.
 func Provision(ctx context.Context, js jetstream.JetStream, s Sizes, profiles []string) error {
+	drift, err := Check(ctx, js, s, profiles)
+	if err != nil {
+		return err
+	}
+	if len(drift) == 0 {
+		return nil
+	}
 	for _, c := range Streams(s) {
 		if _, err := js.CreateOrUpdateStream(ctx, c); err != nil {
 			return fmt.Errorf("topology: stream %s: %w", c.Name, err)

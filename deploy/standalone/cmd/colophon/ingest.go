@@ -68,15 +68,18 @@ func (c *ingestCmd) once(s *session, batch event.Name) (res standalone.Result, e
 	if len(listing.Files) == 0 {
 		return res, fmt.Errorf("%s: %w", c.Dir, standalone.ErrEmpty)
 	}
+	o := standalone.IngestOptions{Dir: c.Dir, Batch: batch, Checksum: c.Checksum, Replace: c.Replace, Actor: s.Actor, Gateway: "cli"}
+	if res, ok := standalone.Glance(s.Archive, o, listing, s.log); ok && s.NATS == "" {
+		return res, nil
+	}
 	a, err := s.open(c.Dir)
 	if err != nil {
 		return res, err
 	}
 	defer func() { err = errors.Join(err, a.Close()) }()
 	progress, finish := meter(s, batch)
-	res, err = a.Ingest(s, standalone.IngestOptions{
-		Dir: c.Dir, Batch: batch, Checksum: c.Checksum, Replace: c.Replace, Actor: s.Actor, Gateway: "cli", Progress: progress,
-	}, listing)
+	o.Progress = progress
+	res, err = a.Ingest(s, o, listing)
 	finish()
 	if err != nil && !a.Own() && s.Err() == nil {
 		select {

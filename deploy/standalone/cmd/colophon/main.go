@@ -75,7 +75,7 @@ func run(args []string) int {
 	ctx, stop := daemon.Signals()
 	defer stop()
 	log := c.logger()
-	err = k.Run(&session{ctx, &c.globals, log})
+	err = k.Run(&session{ctx, &c.globals, log, log.With(slog.String("service", "colophon"))})
 	var code status
 	switch {
 	case err == nil:
@@ -94,7 +94,8 @@ func run(args []string) int {
 type session struct {
 	context.Context
 	*globals
-	log *slog.Logger
+	line *slog.Logger // for the services in this process, which name themselves
+	log  *slog.Logger
 }
 
 // logger: on a terminal a progress bar and the outcome say what people need,
@@ -104,7 +105,7 @@ func (g *globals) logger() *slog.Logger {
 	if term.IsTerminal(int(os.Stderr.Fd())) && f.LogLevel == slog.LevelInfo {
 		f.LogLevel = slog.LevelWarn
 	}
-	return f.Logger(os.Stderr, "colophon")
+	return f.Logger(os.Stderr, "")
 }
 
 func defaultActor() string {
@@ -116,7 +117,7 @@ func defaultActor() string {
 
 // open opens the archive with the line in it.
 func (s *session) open(roots ...string) (*standalone.Archive, error) {
-	return standalone.Open(s, standalone.Options{Archive: s.Archive, Roots: roots, NATS: s.NATS, Origin: s.Origin, Log: s.log})
+	return standalone.Open(s, standalone.Options{Archive: s.Archive, Roots: roots, NATS: s.NATS, Origin: s.Origin, Log: s.line})
 }
 
 // existing is open for commands that only make sense on an archive that is

@@ -19,7 +19,7 @@ type serveCmd struct {
 }
 
 func (c *serveCmd) Run(s *session) error {
-	a, err := standalone.Open(s, standalone.Options{Archive: s.Archive, Roots: c.Root, NATS: s.NATS, Listen: c.Listen, HTTP: c.HTTP, Origin: s.Origin, Log: s.log})
+	a, err := standalone.Open(s, standalone.Options{Archive: s.Archive, Roots: c.Root, NATS: s.NATS, Listen: c.Listen, HTTP: c.HTTP, Origin: s.Origin, Log: s.line})
 	if err != nil {
 		return err
 	}
@@ -45,20 +45,60 @@ type statusOut struct {
 	Frames []event.FrameStatus `json:"frames"`
 }
 
-func (c *statusCmd) Run(s *session) error {
+// batchView is a batch view to look at: of the running line, or, where none
+// runs, the stored one. Asking starts no work.
+type batchView interface {
+	Status(event.Name) (event.BatchStatus, error)
+	Frames(event.Name, bool, func(event.FrameStatus) error) error
+	Batches() (event.BatchList, error)
+}
+
+// running asks a running line.
+type running struct {
+	s *session
+	a *standalone.Archive
+}
+
+func (r running) Status(b event.Name) (event.BatchStatus, error) { return r.a.Status(r.s, b) }
+
+func (r running) Frames(b event.Name, undone bool, each func(event.FrameStatus) error) error {
+	return r.a.Frames(r.s, b, undone, each)
+}
+
+func (r running) Batches() (event.BatchList, error) {
+	return standalone.Call[event.BatchList](r.s, r.a.Client, event.EndpointBatchList, event.BatchRequest{})
+}
+
+func (s *session) look() (batchView, func() error, error) {
+	if s.NATS == "" {
+		if _, err := os.Stat(s.Archive); err != nil {
+			return nil, nil, fmt.Errorf("%w: there is no archive at %s", standalone.ErrUsage, s.Archive)
+		}
+		if r, release, err := standalone.Look(s.Archive); err == nil {
+			return r, release, nil
+		}
+	}
 	a, err := s.existing()
+	if err != nil {
+		return nil, nil, err
+	}
+	return running{s, a}, a.Close, nil
+}
+
+func (c *statusCmd) Run(s *session) error {
+	v, release, err := s.look()
 	if err != nil {
 		return err
 	}
-	defer a.Close() //nolint:errcheck // only read
+	defer release() //nolint:errcheck // only read
 	if c.Batch == "" {
-		return c.list(s, a)
+		return c.list(s, v)
 	}
 	b, err := batchArg(c.Batch)
 	if err != nil {
 		return err
 	}
-	st, err := a.Status(s, b)
+	st, err := v.Status(b)
 	if err != nil {
 		return err
 	}
@@ -66,7 +106,7 @@ func (c *statusCmd) Run(s *session) error {
 		return fmt.Errorf("%w: batch %s is not known", standalone.ErrUsage, b.Display())
 	}
 	out := statusOut{BatchStatus: st, Frames: []event.FrameStatus{}}
-	err = a.Frames(s, b, !c.All, func(f event.FrameStatus) error {
+	err = v.Frames(b, !c.All, func(f event.FrameStatus) error {
 		out.Frames = append(out.Frames, f)
 		return nil
 	})
@@ -111,8 +151,8 @@ func printStatus(o statusOut) {
 	}
 }
 
-func (c *statusCmd) list(s *session, a *standalone.Archive) error {
-	l, err := standalone.Call[event.BatchList](s, a.Client, event.EndpointBatchList, event.BatchRequest{})
+func (c *statusCmd) list(s *session, v batchView) error {
+	l, err := v.Batches()
 	if err != nil {
 		return err
 	}
