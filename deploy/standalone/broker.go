@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"golang.org/x/crypto/bcrypt"
 )
 
 // syncInterval bounds how late folders of the broker's files are synced; its
@@ -100,8 +101,12 @@ func (b *broker) start(dir, listen string, log *slog.Logger) error {
 		}
 	}
 	password := rand.Text()
+	hash, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost) // 128 random bits need no slow hash
+	if err != nil {
+		return fmt.Errorf("standalone: broker: %w", err)
+	}
 	srv, err := server.NewServer(&server.Options{
-		ServerName: "colophon", Host: host, Port: port, NoSigs: true, Users: []*server.User{{Username: "colophon", Password: password}},
+		ServerName: "colophon", Host: host, Port: port, NoSigs: true, Users: []*server.User{{Username: "colophon", Password: string(hash)}},
 		JetStream: true, StoreDir: dir, SyncAlways: true, SyncInterval: syncInterval, DisableJetStreamBanner: true,
 		JetStreamMaxStore: 1 << 40, MaxPayload: 1 << 20,
 	})
