@@ -4,6 +4,7 @@ package standalone
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -33,12 +35,14 @@ import (
 
 // Options of an archive in one process.
 type Options struct {
-	Archive string   // folder
-	Roots   []string // folders that file sources may lie in
-	Listen  string   // loopback host:port of the broker; empty: a free port
-	NATS    string   // an outside broker instead of the embedded one
-	HTTP    string   // address of the health page; empty: none
-	Origin  string   // of the ledger
+	Archive string      // folder
+	Roots   []string    // folders that file sources may lie in
+	Known   bool        // also the folders that earlier runs were given
+	Listen  string      // loopback host:port of the broker; empty: a free port
+	Broker  daemon.NATS // an outside broker instead of the embedded one
+	Remote  bool        // only connect to the outside broker: the line runs elsewhere
+	HTTP    string      // address of the health page; empty: none
+	Origin  string      // of the ledger
 	Log     *slog.Logger
 }
 
@@ -68,6 +72,13 @@ func Open(ctx context.Context, o Options) (*Archive, error) {
 		return nil, fmt.Errorf("standalone: %w", err)
 	}
 	o.Archive = abs
+	if o.Remote {
+		a := &Archive{Options: o, done: make(chan struct{}), roots: new(capture.Roots)}
+		if err := a.dial(ctx); err != nil {
+			return nil, errors.Join(err, a.Close())
+		}
+		return a, nil
+	}
 	var last error
 	for deadline := time.Now().Add(attachWait); time.Now().Before(deadline) && ctx.Err() == nil; {
 		a := &Archive{Options: o, done: make(chan struct{}), roots: new(capture.Roots)}
@@ -159,10 +170,21 @@ func (a *Archive) attach(ctx context.Context) error {
 	return nil
 }
 
+// dial connects to a line that runs elsewhere, under its own credentials.
+func (a *Archive) dial(ctx context.Context) error {
+	nc, _, err := a.Broker.Connect(ctx, "gateway", a.Log, &a.health)
+	if err != nil {
+		return err
+	}
+	a.later(func() error { nc.Close(); return nil })
+	a.Client, err = NewClient(nc, a.Log)
+	return err
+}
+
 // start composes the line: broker, streams, store, five services.
 func (a *Archive) start(ctx context.Context) (err error) {
-	url, opts := a.NATS, []nats.Option(nil)
-	if url == "" {
+	broker, opts := a.Broker, []nats.Option(nil)
+	if broker.URL == "" {
 		if a.broker, err = startBroker(a.Archive, a.Listen, a.Log); err != nil {
 			return err
 		}
@@ -171,7 +193,7 @@ func (a *Archive) start(ctx context.Context) (err error) {
 		opts = append(opts, nats.InProcessServer(a.broker.srv), nats.UserInfo("colophon", a.password()))
 	}
 	connect := func(name string) (*nats.Conn, jetstream.JetStream, error) {
-		nc, js, err := daemon.NATS{URL: url}.Connect(ctx, name, a.Log, &a.health, opts...)
+		nc, js, err := broker.Connect(ctx, name, a.Log, &a.health, opts...)
 		if err == nil {
 			a.later(func() error { nc.Close(); return nil })
 		}
@@ -225,6 +247,47 @@ func (a *Archive) openStore(ctx context.Context) (err error) {
 		if err := a.roots.Add(r); err != nil {
 			return err
 		}
+	}
+	return a.remember()
+}
+
+// remember keeps the folders that this archive's owner gave, so that a later
+// retry or replay in this process may read there again.
+func (a *Archive) remember() error {
+	path := filepath.Join(a.Archive, "state", "roots.json")
+	var known []string
+	data, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(data, &known)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("standalone: %w", err)
+	}
+	if a.Known {
+		for _, r := range known {
+			if err := a.roots.Add(r); err != nil {
+				a.Log.Warn("root_gone", slog.String("root", r), slog.Any("error", err))
+			}
+		}
+	}
+	before := len(known)
+	for _, r := range a.Roots {
+		abs, err := filepath.Abs(r)
+		if err != nil {
+			return fmt.Errorf("standalone: %w", err)
+		}
+		if !slices.Contains(known, abs) {
+			known = append(known, abs)
+		}
+	}
+	if len(known) == before {
+		return nil
+	}
+	if data, err = json.Marshal(known); err != nil {
+		return fmt.Errorf("standalone: %w", err)
+	}
+	if err := writePrivate(path, data); err != nil {
+		return fmt.Errorf("standalone: %w", err)
 	}
 	return nil
 }

@@ -11,7 +11,6 @@ import (
 
 	"colophon/services/capture"
 	"colophon/services/deriver"
-	"colophon/shared/daemon"
 	"colophon/shared/event"
 	"colophon/shared/topology"
 )
@@ -102,8 +101,8 @@ func (a *Archive) logEnd(ctx context.Context) (e ends, err error) {
 func Provision(ctx context.Context, o Options, check bool) ([]topology.Drift, error) {
 	a := &Archive{Options: o, done: make(chan struct{})}
 	defer a.Close() //nolint:errcheck // nothing was written but streams
-	url, opts := o.NATS, []nats.Option(nil)
-	if url == "" {
+	broker, opts := o.Broker, []nats.Option(nil)
+	if broker.URL == "" {
 		if _, err := os.Stat(o.Archive); check && err != nil {
 			return nil, fmt.Errorf("%w: there is no archive at %s", ErrUsage, o.Archive)
 		}
@@ -113,7 +112,7 @@ func Provision(ctx context.Context, o Options, check bool) ([]topology.Drift, er
 			if err != nil {
 				return nil, err
 			}
-			url = acc.URL
+			broker.URL = acc.URL
 		} else if err != nil {
 			return nil, err
 		} else {
@@ -122,7 +121,7 @@ func Provision(ctx context.Context, o Options, check bool) ([]topology.Drift, er
 			opts = append(opts, nats.InProcessServer(b.srv), nats.UserInfo("colophon", a.password()))
 		}
 	}
-	nc, js, err := daemon.NATS{URL: url}.Connect(ctx, "provision", o.Log, &a.health, opts...)
+	nc, js, err := broker.Connect(ctx, "provision", o.Log, &a.health, opts...)
 	if err != nil {
 		return nil, err
 	}

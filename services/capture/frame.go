@@ -30,6 +30,7 @@ type frameIn struct {
 type taken struct {
 	Digest   event.Digest `json:"digest"`
 	Revision int          `json:"revision"`
+	Pass     int          `json:"pass"` // that read them
 	// Superseded is the staging key of the revision before.
 	Superseded string `json:"superseded,omitempty"`
 	event.Captured
@@ -174,7 +175,7 @@ func (f *frames) take(ctx context.Context, in *frameIn, w event.Work, source str
 	if err := f.changed(in, last, digest); err != nil {
 		return taken{}, err
 	}
-	return taken{Digest: digest, Revision: revision, Superseded: last.Staging, Captured: event.Captured{
+	return taken{Digest: digest, Revision: revision, Pass: w.Pass, Superseded: last.Staging, Captured: event.Captured{
 		Source: source, Stat: &before, Size: written.Size, Staging: key, Declared: in.SHA256, DeclaredBy: in.DeclaredBy,
 		Replaces: replaced(last, digest), Gateway: in.Gateway, Device: in.Device, Operator: in.Operator, ScannedAt: in.ScannedAt, Acquisition: in.Acquisition,
 	}}, nil
@@ -254,10 +255,12 @@ func (f *frames) Learn(fact event.Fact) ([]string, taken, bool) {
 	if c.Stat != nil {
 		sent = event.SourceToken(c.Source, *c.Stat)
 	}
-	return tokens(c.Slot, sent, c.Digest), taken{Digest: c.Digest, Revision: c.Revision, Captured: c.Captured}, true
+	return tokens(c.Slot, sent, c.Digest), taken{Digest: c.Digest, Revision: c.Revision, Pass: c.Pass, Captured: c.Captured}, true
 }
 
-// Still believes a hit while the bytes are there: in staging, or as a master.
+// Still believes a hit while the bytes are there, in staging or as a master,
+// unless a later pass was asked for and the source looks otherwise now: it may
+// have been repaired. A source that is gone meanwhile is no fault then.
 func (f *frames) Still(_ context.Context, in *frameIn, out taken, w event.Work) (bool, error) {
 	last, err := f.last(in.Slot)
 	if err != nil {
@@ -266,13 +269,22 @@ func (f *frames) Still(_ context.Context, in *frameIn, out taken, w event.Work) 
 	if last.Digest != out.Digest { // the slot has had other bytes since
 		return false, nil
 	}
+	if w.Pass > out.Pass && f.touched(out) {
+		return false, nil
+	}
 	if fixed, err := f.store.Exists(storage.MasterKey(storage.Digest(out.Digest))); err != nil || fixed {
 		return fixed, err
 	}
-	if w.Pass > 1 { // a pass that was asked for, over a slot that is not fixed, reads again
-		return false, nil
-	}
 	return f.store.Exists(out.Staging)
+}
+
+func (f *frames) touched(out taken) bool {
+	file, st, err := f.roots.Open(out.Source)
+	if err != nil {
+		return false
+	}
+	_ = file.Close()
+	return out.Stat == nil || !st.Same(*out.Stat)
 }
 
 func (f *frames) last(s event.Slot) (taken, error) {

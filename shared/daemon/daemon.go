@@ -61,7 +61,7 @@ func Signals() (context.Context, context.CancelFunc) {
 
 // NATS is how a service reaches the broker; kong fills it.
 type NATS struct {
-	URL   string `name:"nats" help:"Broker to connect to." default:"nats://127.0.0.1:4222" env:"COLOPHON_NATS"`
+	URL   string `name:"nats" help:"${nats_help}" default:"${nats_url}" env:"COLOPHON_NATS"`
 	Creds string `name:"nats-nkey" help:"File with the nkey seed of this service." env:"COLOPHON_NATS_NKEY" type:"path"`
 	CA    string `name:"nats-ca" help:"File with the CA certificate of the broker." env:"COLOPHON_NATS_CA" type:"path"`
 }

@@ -43,7 +43,9 @@ func Main(name, about string, settings any, base *Base, run func(context.Context
 	if err != nil {
 		host = name
 	}
-	parser, err := kong.New(settings, kong.Name(name), kong.Description(about), kong.UsageOnError(), kong.Vars{"version": Version, "hostname": host})
+	parser, err := kong.New(settings, kong.Name(name), kong.Description(about), kong.UsageOnError(), kong.Vars{
+		"version": Version, "hostname": host, "nats_help": "Broker to connect to.", "nats_url": "nats://127.0.0.1:4222",
+	})
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
 		return 1

@@ -96,10 +96,9 @@ func (c *caseShowCmd) Run(s *session) error {
 // decision is what replay and discard share.
 type decision struct {
 	caseFilter
-	Case   string   `arg:"" optional:"" help:"Id of the case; without it all that the filters select."`
-	Note   string   `help:"Why: it stands in the ledger for good." required:""`
-	DryRun bool     `help:"Say what would be done, and do nothing."`
-	Root   []string `help:"Folder that the sources lie in, where the line runs in this process; repeatable." type:"existingdir" env:"COLOPHON_ROOTS"`
+	Case   string `arg:"" optional:"" help:"Id of the case; without it all that the filters select."`
+	Note   string `help:"Why: it stands in the ledger for good." required:""`
+	DryRun bool   `help:"Say what would be done, and do nothing."`
 }
 
 type caseReplayCmd struct{ decision }
@@ -118,10 +117,10 @@ func (d *decision) decide(s *session, endpoint, verb string) error {
 	if d.Case == "" && d.empty() {
 		return fmt.Errorf("%w: name a case, or filters", standalone.ErrUsage)
 	}
-	if _, err := os.Stat(s.Archive); err != nil && s.NATS == "" {
+	if _, err := os.Stat(s.Archive); err != nil && s.NATS.URL == "" {
 		return fmt.Errorf("%w: there is no archive at %s", standalone.ErrUsage, s.Archive)
 	}
-	a, err := s.open(d.Root...)
+	a, err := s.open()
 	if err != nil {
 		return err
 	}

@@ -69,7 +69,7 @@ func (c *ingestCmd) once(s *session, batch event.Name) (res standalone.Result, e
 		return res, fmt.Errorf("%s: %w", c.Dir, standalone.ErrEmpty)
 	}
 	o := standalone.IngestOptions{Dir: c.Dir, Batch: batch, Checksum: c.Checksum, Replace: c.Replace, Actor: s.Actor, Gateway: "cli"}
-	if res, ok := standalone.Glance(s.Archive, o, listing, s.log); ok && s.NATS == "" {
+	if res, ok := standalone.Glance(s.Archive, o, listing, s.log); ok && s.NATS.URL == "" {
 		return res, nil
 	}
 	a, err := s.open(c.Dir)

@@ -37,8 +37,8 @@ func (s status) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 // globals are the settings of every command.
 type globals struct {
 	daemon.Flags
-	Archive string           `help:"Folder of the archive." default:"./archive" type:"path" env:"COLOPHON_ARCHIVE"`
-	NATS    string           `name:"nats" help:"Broker of a line that runs elsewhere; without it the line runs in this process." env:"COLOPHON_NATS"`
+	Archive string `help:"Folder of the archive." default:"./archive" type:"path" env:"COLOPHON_ARCHIVE"`
+	daemon.NATS
 	JSON    bool             `name:"json" help:"Print one JSON object, as the last line of standard output."`
 	Actor   string           `help:"Who acts, as the ledger will name them (a pseudonym)." default:"${actor}" env:"COLOPHON_ACTOR"`
 	Origin  string           `help:"Name of the ledger, fixed at the first start." env:"COLOPHON_ORIGIN"`
@@ -61,7 +61,10 @@ func main() { os.Exit(run(os.Args[1:])) }
 
 func run(args []string) int {
 	var c cli
-	parser, err := kong.New(&c, kong.Name("colophon"), kong.UsageOnError(), kong.Vars{"version": daemon.Version, "actor": defaultActor()},
+	parser, err := kong.New(&c, kong.Name("colophon"), kong.UsageOnError(), kong.Vars{
+		"version": daemon.Version, "actor": defaultActor(), "nats_url": "",
+		"nats_help": "Broker of a line that runs elsewhere; without it the line runs in this process, with a broker of its own.",
+	},
 		kong.Description("Takes page images from scanners into a preservation archive. Run a batch again, any number of times: only what had not finished is touched."))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "colophon:", err)
@@ -117,13 +120,13 @@ func defaultActor() string {
 
 // open opens the archive with the line in it.
 func (s *session) open(roots ...string) (*standalone.Archive, error) {
-	return standalone.Open(s, standalone.Options{Archive: s.Archive, Roots: roots, NATS: s.NATS, Origin: s.Origin, Log: s.line})
+	return standalone.Open(s, standalone.Options{Archive: s.Archive, Roots: roots, Known: true, Broker: s.NATS, Remote: s.NATS.URL != "", Origin: s.Origin, Log: s.line})
 }
 
 // existing is open for commands that only make sense on an archive that is
 // there: asking about a batch must not create an archive.
 func (s *session) existing() (*standalone.Archive, error) {
-	if s.NATS == "" {
+	if s.NATS.URL == "" {
 		if _, err := os.Stat(s.Archive); err != nil {
 			return nil, fmt.Errorf("%w: there is no archive at %s", standalone.ErrUsage, s.Archive)
 		}

@@ -19,11 +19,11 @@ type serveCmd struct {
 }
 
 func (c *serveCmd) Run(s *session) error {
-	a, err := standalone.Open(s, standalone.Options{Archive: s.Archive, Roots: c.Root, NATS: s.NATS, Listen: c.Listen, HTTP: c.HTTP, Origin: s.Origin, Log: s.line})
+	a, err := standalone.Open(s, standalone.Options{Archive: s.Archive, Roots: c.Root, Broker: s.NATS, Listen: c.Listen, HTTP: c.HTTP, Origin: s.Origin, Log: s.line})
 	if err != nil {
 		return err
 	}
-	if !a.Own() && s.NATS == "" {
+	if !a.Own() && s.NATS.URL == "" {
 		return errors.Join(standalone.ErrRunning, a.Close())
 	}
 	s.log.Info("serving")
@@ -70,7 +70,7 @@ func (r running) Batches() (event.BatchList, error) {
 }
 
 func (s *session) look() (batchView, func() error, error) {
-	if s.NATS == "" {
+	if s.NATS.URL == "" {
 		if _, err := os.Stat(s.Archive); err != nil {
 			return nil, nil, fmt.Errorf("%w: there is no archive at %s", standalone.ErrUsage, s.Archive)
 		}
@@ -168,9 +168,8 @@ func (c *statusCmd) list(s *session, v batchView) error {
 }
 
 type retryCmd struct {
-	Batch string   `arg:"" help:"Batch."`
-	Note  string   `help:"Why." default:"retry"`
-	Root  []string `help:"Folder that the sources lie in, where the line runs in this process; repeatable." type:"existingdir" env:"COLOPHON_ROOTS"`
+	Batch string `arg:"" help:"Batch."`
+	Note  string `help:"Why." default:"retry"`
 }
 
 func (c *retryCmd) Run(s *session) error {
@@ -178,10 +177,10 @@ func (c *retryCmd) Run(s *session) error {
 	if err != nil {
 		return err
 	}
-	if _, err := os.Stat(s.Archive); err != nil && s.NATS == "" {
+	if _, err := os.Stat(s.Archive); err != nil && s.NATS.URL == "" {
 		return fmt.Errorf("%w: there is no archive at %s", standalone.ErrUsage, s.Archive)
 	}
-	a, err := s.open(c.Root...)
+	a, err := s.open()
 	if err != nil {
 		return err
 	}
@@ -204,7 +203,7 @@ type provisionCmd struct {
 }
 
 func (c *provisionCmd) Run(s *session) error {
-	drift, err := standalone.Provision(s, standalone.Options{Archive: s.Archive, NATS: s.NATS, Log: s.log}, c.Check)
+	drift, err := standalone.Provision(s, standalone.Options{Archive: s.Archive, Broker: s.NATS, Log: s.log}, c.Check)
 	if err != nil {
 		return err
 	}
