@@ -87,8 +87,9 @@ func List(dir string) (Listing, error) {
 type IngestOptions struct {
 	Dir      string
 	Batch    event.Name
-	Checksum bool // read also what looks unchanged
-	Replace  bool // accept other bytes for done slots as revisions
+	Checksum bool   // read also what looks unchanged
+	Replace  bool   // accept other bytes for done slots as revisions
+	Policy   []byte // retry policy of a new batch; nil: the installation's
 	Actor    string
 	Gateway  string
 	Progress func(event.BatchStatus)
@@ -225,10 +226,10 @@ func (r *ingest) begin(ctx context.Context) error {
 // declare says how many frames there are, where that is news.
 func (r *ingest) declare(ctx context.Context, st event.BatchStatus) error {
 	count := r.declared()
-	if st.Known && st.Count == count {
+	if st.Known && st.Count == count && len(r.Policy) == 0 {
 		return nil
 	}
-	d := event.BatchDeclaration{Schema: event.SchemaCaptureBatch, Batch: r.Batch, Count: count, Order: event.OrderNatural, Operator: r.Actor}
+	d := event.BatchDeclaration{Schema: event.SchemaCaptureBatch, Batch: r.Batch, Count: count, Order: event.OrderNatural, Operator: r.Actor, Policy: r.Policy}
 	number := 0
 	if st.Known {
 		number = st.Number + 1

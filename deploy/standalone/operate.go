@@ -4,14 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
 	"colophon/services/capture"
 	"colophon/services/deriver"
 	"colophon/shared/event"
+	"colophon/shared/retry"
 	"colophon/shared/topology"
 )
 
@@ -25,22 +28,58 @@ type RetryResult struct {
 	Converged bool         `json:"converged"`
 }
 
+// RetryOptions are what `colophon retry` is told.
+type RetryOptions struct {
+	Batch event.Name
+	Actor string
+	Note  string
+	// UntilConverged repeats only what failed transiently, at most max_attempts
+	// passes, with the policy's delay between them.
+	UntilConverged bool
+}
+
 // Retry sends what failed of a batch again and returns when it is settled.
-func (a *Archive) Retry(ctx context.Context, b event.Name, actor, note string) (RetryResult, error) {
-	st, err := a.Status(ctx, b)
+func (a *Archive) Retry(ctx context.Context, o RetryOptions) (RetryResult, error) {
+	st, err := a.Status(ctx, o.Batch)
 	if err != nil {
 		return RetryResult{}, err
 	}
 	if !st.Known {
-		return RetryResult{}, fmt.Errorf("%w: batch %s is not known", ErrUsage, b.Display())
+		return RetryResult{}, fmt.Errorf("%w: batch %s is not known", ErrUsage, o.Batch.Display())
 	}
-	reply, err := Call[event.RetryReply](ctx, a.Client, event.EndpointBatchRetry, event.RetryRequest{Batch: b, Actor: actor, Note: note})
+	policy, err := retry.Parse(st.Policy)
 	if err != nil {
 		return RetryResult{}, err
 	}
-	run := newIngest(IngestOptions{Batch: b}, Listing{}, a.Log)
+	req := event.RetryRequest{Batch: o.Batch, Actor: o.Actor, Note: o.Note, Transient: o.UntilConverged}
+	passes := 1
+	if o.UntilConverged {
+		passes, req.Spread = policy.MaxAttempts, time.Duration(policy.InitialDelay)
+	}
+	var out RetryResult
+	for n := 1; ; n++ {
+		again, err := a.pass(ctx, req)
+		out = RetryResult{event.RetryReply{Dispatched: out.Dispatched + again.Dispatched, Left: again.Left, Sequence: again.Sequence}, again.Totals, again.Converged}
+		if err != nil || out.Converged || again.Dispatched == 0 || n == passes {
+			return out, err
+		}
+		select {
+		case <-time.After(policy.Delay(n, rand.Float64)):
+		case <-ctx.Done():
+			return out, ctx.Err()
+		}
+	}
+}
+
+// pass is one pass over what failed, up to its settling.
+func (a *Archive) pass(ctx context.Context, req event.RetryRequest) (RetryResult, error) {
+	reply, err := Call[event.RetryReply](ctx, a.Client, event.EndpointBatchRetry, req)
+	if err != nil {
+		return RetryResult{}, err
+	}
+	run := newIngest(IngestOptions{Batch: req.Batch}, Listing{}, a.Log)
 	run.Archive, run.last = a, reply.Sequence
-	st, err = run.settle(ctx)
+	st, err := run.settle(ctx)
 	return RetryResult{reply, st.Totals, st.Converged}, err
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
@@ -143,13 +144,14 @@ func frameStatus(p *event.Progress, profiles []string) event.FrameStatus {
 
 // retry sends every failed slot of a batch again, under its next pass.
 func (s *Service) retry(in event.RetryRequest) (any, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), endpointWait)
+	ctx, cancel := context.WithTimeout(context.Background(), endpointWait+in.Spread)
 	defer cancel()
 	r, err := s.view.batch(in.Batch)
 	if err != nil {
 		return nil, err
 	}
 	var out event.RetryReply
+	pause := in.Spread / time.Duration(max(r.Totals.Failed, 1))
 	for p, err := range s.view.frames(in.Batch, "") {
 		if err != nil {
 			return nil, err
@@ -175,6 +177,9 @@ func (s *Service) retry(in event.RetryRequest) (any, error) {
 		}
 		out.Dispatched++
 		out.Sequence = max(out.Sequence, seq)
+		if err := wait(ctx, pause); err != nil {
+			return nil, err
+		}
 	}
 	return out, nil
 }
@@ -200,7 +205,7 @@ func (s *Service) again(ctx context.Context, p *event.Progress, actor, note stri
 	}
 	f.Pass = p.Pass() + 1
 	m := &nats.Msg{Subject: a.Subject, Data: a.Body, Header: nats.Header{
-		event.HeaderMsgID: {f.MsgID()}, event.HeaderPass: {strconv.Itoa(f.Pass)}, event.HeaderActor: {actor}, event.HeaderNote: {note},
+		event.HeaderMsgID: {f.MsgID()}, event.HeaderPass: {strconv.Itoa(f.Pass)}, event.HeaderActor: {fault.Clean(actor)}, event.HeaderNote: {fault.Clean(note)},
 	}}
 	ack, err := stage.NewLog(s.JS, s.Log).Publish(ctx, m, nil)
 	if err != nil {

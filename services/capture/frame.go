@@ -103,7 +103,14 @@ func (f *frames) Wait(ctx context.Context, in *frameIn) error {
 }
 
 func pause(ctx context.Context, d time.Duration) error {
-	if d <= 0 || d > settleTime { // a clock that runs ahead settles nothing
+	if d > settleTime { // a clock that runs ahead settles nothing
+		return nil
+	}
+	return wait(ctx, d)
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
 		return nil
 	}
 	t := time.NewTimer(d)

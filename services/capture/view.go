@@ -516,7 +516,7 @@ func (v *view) statusOf(r batchRecord) (event.BatchStatus, error) {
 		return event.BatchStatus{}, err
 	}
 	return event.BatchStatus{
-		Batch: r.Batch, Known: r.Known, Number: r.Number, Count: r.Count, Order: r.Order, Profiles: r.Profiles, PolicyDigest: r.PolicyDigest,
+		Batch: r.Batch, Known: r.Known, Number: r.Number, Count: r.Count, Order: r.Order, Profiles: r.Profiles, PolicyDigest: r.PolicyDigest, Policy: r.Policy,
 		Totals: r.Totals, Settled: r.Totals.Settled(), Converged: r.Converged, Convergence: r.Convergence,
 		Bag: m.Bag, Manifest: m.Manifest, Problem: m.Problem, Changed: r.Changed,
 	}, nil

@@ -1,6 +1,9 @@
 package event
 
-import "time"
+import (
+	"encoding/json"
+	"time"
+)
 
 // Endpoints that services answer over nats.go/micro; bodies are JSON.
 const (
@@ -27,23 +30,25 @@ type BatchRequest struct {
 
 // BatchStatus is a batch at one position of the log.
 type BatchStatus struct {
-	Batch           Name      `json:"batch"`
-	Known           bool      `json:"known"` // a declaration was accepted
-	Number          int       `json:"number"`
-	Count           int       `json:"count"`
-	Order           string    `json:"order"`
-	Profiles        []string  `json:"profiles"`
-	PolicyDigest    Digest    `json:"policy_digest"`
-	Totals          Totals    `json:"totals"`
-	Settled         bool      `json:"settled"`
-	Converged       bool      `json:"converged"`
-	Convergence     int       `json:"convergence"`      // number of the last one
-	Bag             int       `json:"bag"`              // number of the convergence whose bag stands
-	Manifest        int       `json:"manifest"`         // the same for the manifest
-	Position        uint64    `json:"position"`         // log sequence that this view has read
-	CapturePosition uint64    `json:"capture_position"` // the same for capture messages
-	Changed         time.Time `json:"changed,omitzero"`
-	Problem         string    `json:"problem,omitempty"` // why the bag or the manifest is late
+	Batch        Name     `json:"batch"`
+	Known        bool     `json:"known"` // a declaration was accepted
+	Number       int      `json:"number"`
+	Count        int      `json:"count"`
+	Order        string   `json:"order"`
+	Profiles     []string `json:"profiles"`
+	PolicyDigest Digest   `json:"policy_digest"`
+	// Policy is the pinned retry policy, canonical.
+	Policy          json.RawMessage `json:"policy,omitempty"`
+	Totals          Totals          `json:"totals"`
+	Settled         bool            `json:"settled"`
+	Converged       bool            `json:"converged"`
+	Convergence     int             `json:"convergence"`      // number of the last one
+	Bag             int             `json:"bag"`              // number of the convergence whose bag stands
+	Manifest        int             `json:"manifest"`         // the same for the manifest
+	Position        uint64          `json:"position"`         // log sequence that this view has read
+	CapturePosition uint64          `json:"capture_position"` // the same for capture messages
+	Changed         time.Time       `json:"changed,omitzero"`
+	Problem         string          `json:"problem,omitempty"` // why the bag or the manifest is late
 }
 
 // FrameStatus is one frame of a batch.
@@ -81,6 +86,9 @@ type RetryRequest struct {
 	// Transient: only what failed transiently.
 	Transient bool `json:"transient,omitempty"`
 	DryRun    bool `json:"dry_run,omitempty"`
+	// Spread is the time that the messages are spread over, evenly; 0 sends
+	// them as fast as the broker stores them.
+	Spread time.Duration `json:"spread,omitempty"`
 }
 
 // RetryReply says what was sent again.

@@ -382,3 +382,17 @@ func WorkOf(f Fact) (Work, bool) {
 	}
 	return Work{}, false
 }
+
+// OperationOf gives the operation that a fact completes, and its work; none
+// for other facts.
+func OperationOf(f Fact) (Operation, Work) {
+	switch f := f.(type) {
+	case FrameCaptured:
+		return Capture, f.Work
+	case FrameFixed:
+		return Fixity, f.Work
+	case DerivativeMade:
+		return Derivative(f.Derived.Profile), f.Work
+	}
+	return "", Work{}
+}

@@ -16,6 +16,7 @@ import (
 
 	"colophon/deploy/standalone"
 	"colophon/shared/event"
+	"colophon/shared/retry"
 )
 
 type ingestCmd struct {
@@ -23,6 +24,7 @@ type ingestCmd struct {
 	Batch    string `help:"Id of the batch; default: the folder's name."`
 	Checksum bool   `help:"Read every file again, also those that look unchanged."`
 	Replace  bool   `help:"Take other bytes for done frames as new revisions."`
+	Policy   string `help:"File with the batch's retry policy (JSON); it is pinned at the first run." type:"existingfile"`
 }
 
 func (c *ingestCmd) Run(s *session) error {
@@ -40,8 +42,17 @@ func (c *ingestCmd) Run(s *session) error {
 	if err != nil {
 		return err
 	}
+	var policy []byte
+	if c.Policy != "" {
+		if policy, err = os.ReadFile(c.Policy); err != nil {
+			return err
+		}
+		if _, err := retry.Parse(policy); err != nil {
+			return fmt.Errorf("%w: %w", standalone.ErrUsage, err)
+		}
+	}
 	for {
-		res, err := c.once(s, batch)
+		res, err := c.once(s, batch, policy)
 		if errors.Is(err, errTakeOver) && s.Err() == nil {
 			s.log.Info("taking_over", slog.String("batch_id", c.Batch))
 			continue
@@ -57,7 +68,7 @@ func (c *ingestCmd) Run(s *session) error {
 // settled; this one goes on by itself.
 var errTakeOver = errors.New("the process that held the archive is gone")
 
-func (c *ingestCmd) once(s *session, batch event.Name) (res standalone.Result, err error) {
+func (c *ingestCmd) once(s *session, batch event.Name, policy []byte) (res standalone.Result, err error) {
 	listing, err := standalone.List(c.Dir)
 	if err != nil {
 		return res, err
@@ -68,8 +79,8 @@ func (c *ingestCmd) once(s *session, batch event.Name) (res standalone.Result, e
 	if len(listing.Files) == 0 {
 		return res, fmt.Errorf("%s: %w", c.Dir, standalone.ErrEmpty)
 	}
-	o := standalone.IngestOptions{Dir: c.Dir, Batch: batch, Checksum: c.Checksum, Replace: c.Replace, Actor: s.Actor, Gateway: "cli"}
-	if res, ok := standalone.Glance(s.Archive, o, listing, s.log); ok && s.NATS.URL == "" {
+	o := standalone.IngestOptions{Dir: c.Dir, Batch: batch, Checksum: c.Checksum, Replace: c.Replace, Policy: policy, Actor: s.Actor, Gateway: "cli"}
+	if res, ok := standalone.Glance(s.Archive, o, listing, s.log); ok && s.NATS.URL == "" && policy == nil {
 		return res, nil
 	}
 	a, err := s.open(c.Dir)

@@ -52,6 +52,7 @@ type cli struct {
 	Status    statusCmd    `cmd:"" help:"Tell how far batches are, and what is not done, by name."`
 	Retry     retryCmd     `cmd:"" help:"One more pass over what failed."`
 	Case      caseCmd      `cmd:"" help:"List and decide the cases in quarantine."`
+	Policy    policyCmd    `cmd:"" help:"Show the retry policy of a batch, or compare two."`
 	Export    exportCmd    `cmd:"" help:"Write PREMIS, the bag or tables of a batch or digest."`
 	Provision provisionCmd `cmd:"" help:"Create the broker's streams and consumers; --check prints what differs."`
 	Demo      demoCmd      `cmd:"" help:"Draw a small batch of masters to try things on."`

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +11,7 @@ import (
 
 	"colophon/deploy/standalone"
 	"colophon/shared/event"
+	"colophon/shared/retry"
 	"colophon/shared/topology"
 )
 
@@ -168,8 +171,9 @@ func (c *statusCmd) list(s *session, v batchView) error {
 }
 
 type retryCmd struct {
-	Batch string `arg:"" help:"Batch."`
-	Note  string `help:"Why." default:"retry"`
+	Batch          string `arg:"" help:"Batch."`
+	Note           string `help:"Why." default:"retry"`
+	UntilConverged bool   `help:"Repeat only what failed transiently, at most max_attempts passes, the policy's delay between them."`
 }
 
 func (c *retryCmd) Run(s *session) error {
@@ -185,17 +189,100 @@ func (c *retryCmd) Run(s *session) error {
 		return err
 	}
 	defer a.Close() //nolint:errcheck // what was asked for has been said
-	res, err := a.Retry(s, b, s.Actor, c.Note)
+	res, err := a.Retry(s, standalone.RetryOptions{Batch: b, Actor: s.Actor, Note: c.Note, UntilConverged: c.UntilConverged})
 	if err != nil {
 		return err
 	}
 	err = s.print(res, func() {
 		fmt.Printf("batch %s: %d sent again, %d left; %d of %d done, %d failed\n", b.Display(), res.Dispatched, res.Left, res.Totals.Done, res.Totals.Declared, res.Totals.Failed)
 	})
-	if err == nil && !res.Converged {
+	if err != nil || res.Converged {
+		return err
+	}
+	if !s.JSON {
+		fmt.Printf("what is left: colophon --archive %s status %s\n", s.Archive, quote(c.Batch))
+	}
+	return status(exitUnsettled)
+}
+
+type policyCmd struct {
+	Show policyShowCmd `cmd:"" help:"Print the retry policy that a batch is pinned to."`
+	Diff policyDiffCmd `cmd:"" help:"Print what differs between the policies of two batches; status 3 if anything does."`
+}
+
+type policyShowCmd struct {
+	Batch string `arg:"" help:"Batch."`
+}
+
+func (s *session) policies(names ...string) ([]event.BatchStatus, error) {
+	v, release, err := s.look()
+	if err != nil {
+		return nil, err
+	}
+	defer release() //nolint:errcheck // only read
+	var out []event.BatchStatus
+	for _, n := range names {
+		b, err := batchArg(n)
+		if err != nil {
+			return nil, err
+		}
+		st, err := v.Status(b)
+		if err != nil {
+			return nil, err
+		}
+		if !st.Known {
+			return nil, fmt.Errorf("%w: batch %s is not known", standalone.ErrUsage, b.Display())
+		}
+		out = append(out, st)
+	}
+	return out, nil
+}
+
+func (c *policyShowCmd) Run(s *session) error {
+	st, err := s.policies(c.Batch)
+	if err != nil {
+		return err
+	}
+	return s.print(struct {
+		Policy json.RawMessage `json:"policy"`
+		SHA256 event.Digest    `json:"sha256"`
+	}{st[0].Policy, st[0].PolicyDigest}, func() {
+		var b bytes.Buffer
+		_ = json.Indent(&b, st[0].Policy, "", "  ")
+		fmt.Printf("%s\nsha256 %s\n", b.String(), st[0].PolicyDigest)
+	})
+}
+
+type policyDiffCmd struct {
+	A string `arg:"" help:"Batch."`
+	B string `arg:"" help:"Another batch."`
+}
+
+func (c *policyDiffCmd) Run(s *session) error {
+	st, err := s.policies(c.A, c.B)
+	if err != nil {
+		return err
+	}
+	diff, err := retry.Diff(st[0].Policy, st[1].Policy)
+	if err != nil {
+		return err
+	}
+	if err := s.print(struct {
+		Diff []retry.Difference `json:"diff"`
+	}{diff}, func() {
+		for _, d := range diff {
+			fmt.Printf("%s: %s, %s\n", d.Field, d.A, d.B)
+		}
+		if len(diff) == 0 {
+			fmt.Println("the same")
+		}
+	}); err != nil {
+		return err
+	}
+	if len(diff) > 0 {
 		return status(exitUnsettled)
 	}
-	return err
+	return nil
 }
 
 type provisionCmd struct {
