@@ -52,7 +52,7 @@ func (c *ingestCmd) Run(s *session) error {
 		}
 	}
 	for {
-		res, err := c.once(s, batch, policy)
+		res, ignored, err := c.once(s, batch, policy)
 		if errors.Is(err, errTakeOver) && s.Err() == nil {
 			s.log.Info("taking_over", slog.String("batch_id", c.Batch))
 			continue
@@ -60,7 +60,7 @@ func (c *ingestCmd) Run(s *session) error {
 		if err != nil {
 			return err
 		}
-		return c.report(s, res)
+		return c.report(s, res, ignored)
 	}
 }
 
@@ -68,24 +68,25 @@ func (c *ingestCmd) Run(s *session) error {
 // settled; this one goes on by itself.
 var errTakeOver = errors.New("the process that held the archive is gone")
 
-func (c *ingestCmd) once(s *session, batch event.Name, policy []byte) (res standalone.Result, err error) {
+func (c *ingestCmd) once(s *session, batch event.Name, policy []byte) (res standalone.Result, ignored []string, err error) {
 	listing, err := standalone.List(c.Dir)
 	if err != nil {
-		return res, err
+		return res, nil, err
 	}
+	ignored = listing.Ignored
 	for _, name := range listing.Ignored {
 		s.log.Info("ignored", slog.String("name", event.Name(name).Display()))
 	}
 	if len(listing.Files) == 0 {
-		return res, fmt.Errorf("%s: %w", c.Dir, standalone.ErrEmpty)
+		return res, ignored, fmt.Errorf("%s: %w", c.Dir, standalone.ErrEmpty)
 	}
 	o := standalone.IngestOptions{Dir: c.Dir, Batch: batch, Checksum: c.Checksum, Replace: c.Replace, Policy: policy, Actor: s.Actor, Gateway: "cli"}
 	if res, ok := standalone.Glance(s.Archive, o, listing, s.log); ok && s.NATS.URL == "" && policy == nil {
-		return res, nil
+		return res, ignored, nil
 	}
 	a, err := s.open(c.Dir)
 	if err != nil {
-		return res, err
+		return res, ignored, err
 	}
 	defer func() { err = errors.Join(err, a.Close()) }()
 	progress, finish := meter(s, batch)
@@ -95,24 +96,38 @@ func (c *ingestCmd) once(s *session, batch event.Name, policy []byte) (res stand
 	if err != nil && !a.Own() && s.Err() == nil {
 		select {
 		case <-a.Done():
-			return res, errTakeOver
+			return res, ignored, errTakeOver
 		default:
 		}
 	}
 	if errors.Is(err, context.Canceled) && s.Err() != nil {
-		return res, errors.New("stopped; what has not finished goes on at the next run")
+		return res, ignored, errors.New("stopped; what has not finished goes on at the next run")
 	}
-	return res, err
+	return res, ignored, err
 }
 
-func (c *ingestCmd) report(s *session, r standalone.Result) error {
+// shown is how many names of one kind are printed before "and n more".
+const shown = 20
+
+func (c *ingestCmd) report(s *session, r standalone.Result, ignored []string) error {
 	err := s.print(r, func() {
 		fmt.Printf("batch %s: %d frames, %d dispatched, %d processed, %d skipped, %d failed", event.Name(r.Batch).Display(), r.Frames, r.Dispatched, r.Processed, r.Skipped, r.Failed)
 		if r.Ignored > 0 {
 			fmt.Printf(", %d ignored", r.Ignored)
 		}
 		fmt.Println()
-		for _, k := range r.Cases {
+		for i, name := range ignored {
+			if i == shown {
+				fmt.Printf("  and %d more ignored\n", len(ignored)-shown)
+				break
+			}
+			fmt.Printf("  ignored: %s\n", event.Name(name).Display())
+		}
+		for i, k := range r.Cases {
+			if i == shown {
+				fmt.Printf("  and %d more cases\n", len(r.Cases)-shown)
+				break
+			}
 			fmt.Printf("  %s  %s  %s: %s\n", k.Frame.Display(), k.Operation, k.Code, k.Reason)
 		}
 		if r.Converged {
