@@ -180,7 +180,7 @@ func (j *job) page(ctx context.Context, m *master, image *raster.Image, number i
 		return Output{}, err
 	}
 	plain, err := raster.WritePlain(ctx, page, j.path("page.tif"))
-	if err = m.judge(err); err != nil {
+	if err = j.blameDisk(m.judge(err), page.Info); err != nil {
 		return Output{}, err
 	}
 	defer os.Remove(plain.Path)

@@ -31,6 +31,11 @@ var errUnlike = errors.New("the derivative is not like enough to the master")
 // encode makes the page's codestream by the recipe and passes it through the
 // gate.
 func (j *job) encode(ctx context.Context, plain *raster.Plain) (*coded, error) {
+	c, err := j.encodeAs(ctx, plain)
+	return c, j.blameDisk(err, plain.Info)
+}
+
+func (j *job) encodeAs(ctx context.Context, plain *raster.Plain) (*coded, error) {
 	args, exact := j.Recipe.Args, j.Recipe.Lossless
 	if !exact && plain.Pixels() < j.Recipe.ExactBelow {
 		args, exact = j.Recipe.ExactArgs, true
@@ -95,9 +100,24 @@ func (j *job) reserved(ctx context.Context, bytes int64, run func() error) error
 	return run()
 }
 
-// spareBytes is the space below which a helper's failure is taken to be the
-// full disk's.
+// spareBytes is the space, beside a page's own size, below which a helper's
+// failure is taken to be the full disk's.
 const spareBytes = 8 << 20
+
+// blameDisk gives the full disk in place of what it made a helper do: fail, or
+// leave less than it should, with an exit status that says nothing of it. The
+// helper may have removed its own output since.
+func (j *job) blameDisk(err error, page raster.Info) error {
+	var known *fault.Fault
+	if !errors.As(err, &known) || known.Code != fault.EncoderFailed && known.Code != fault.DecoderFailed {
+		return err
+	}
+	var fs unix.Statfs_t
+	if serr := unix.Statfs(j.dir, &fs); serr != nil || int64(fs.Bavail)*fs.Bsize >= spareBytes+int64(page.RowBytes())*int64(page.Height) {
+		return err
+	}
+	return fault.Halt(fault.ScratchFull, err, "There is no space left in the scratch directory").WithStderr(known.Stderr)
+}
 
 // helperFault classes a helper's failure. It is never the master's: that has
 // been checked.
@@ -112,10 +132,6 @@ func (j *job) helperFault(ctx context.Context, p *helper.Program, err error) err
 	stderr := ""
 	if errors.As(err, &failed) {
 		stderr = failed.Stderr
-	}
-	var fs unix.Statfs_t
-	if serr := unix.Statfs(j.dir, &fs); serr == nil && int64(fs.Bavail)*fs.Bsize < spareBytes {
-		return fault.Halt(fault.ScratchFull, err, "There is no space left in the scratch directory").WithStderr(stderr)
 	}
 	return fault.Later(fault.EncoderFailed, err, "The program %s failed on a page that had passed the check", p.Name).WithStderr(stderr)
 }

@@ -78,7 +78,7 @@ func (j *job) openJP2(ctx context.Context, m *master, f *jp2.File, info raster.I
 		name = "master.ppm"
 	}
 	args := []string{"-i", "master.j2k", "-o", name, "-threads", "1"}
-	if err := j.help(ctx, decoder, args, info, limits); err != nil {
+	if err := j.blameDisk(j.help(ctx, decoder, args, info, limits), info); err != nil {
 		var known *fault.Fault
 		if errors.As(err, &known) && known.Code == fault.EncoderFailed {
 			known.Code, known.Message = fault.DecoderFailed, "The program opj_decompress failed on a master that had passed the check"
@@ -105,6 +105,20 @@ func (j *job) openJP2(ctx context.Context, m *master, f *jp2.File, info raster.I
 type decodedRows struct {
 	*raster.PNM
 	file *os.File
+}
+
+// Next implements raster.Rows. A file that ends too early is the decoder's
+// fault: the headers had been checked.
+func (d *decodedRows) Next(dst []byte) error { return d.judge(d.PNM.Next(dst)) }
+
+// Finish implements raster.Rows.
+func (d *decodedRows) Finish() error { return d.judge(d.PNM.Finish()) }
+
+func (d *decodedRows) judge(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fault.Later(fault.DecoderFailed, err, "The program opj_decompress gave an image that is not whole")
 }
 
 // Close implements raster.Rows.

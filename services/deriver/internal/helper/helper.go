@@ -73,12 +73,12 @@ func (f *Failure) Error() string {
 
 // limited sets the limits in the child itself, before the program begins:
 // nothing of it ever runs without them. ulimit counts memory in KiB and files
-// in blocks of 512 bytes (dash, and bash called as sh).
-const limited = `set -e
-ulimit -c 0
-[ "$1" = 0 ] || ulimit -v "$1"
-[ "$2" = 0 ] || ulimit -t "$2"
-[ "$3" = 0 ] || ulimit -f "$3"
+// in blocks of 512 bytes (dash, and bash called as sh). It can fail only where
+// the service itself has been given less, which then holds for the child too.
+const limited = `ulimit -c 0
+[ "$1" = 0 ] || ulimit -v "$1" 2>/dev/null
+[ "$2" = 0 ] || ulimit -t "$2" 2>/dev/null
+[ "$3" = 0 ] || ulimit -f "$3" 2>/dev/null
 shift 3
 exec "$@"`
 

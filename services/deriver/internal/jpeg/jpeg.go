@@ -1,6 +1,6 @@
-// Package jpeg checks the structure of JPEG files and has their pixels decoded
-// by libjpeg-turbo's djpeg in its strict mode, in which every warning about
-// damaged data is an error. No decoder in Go tells damage as reliably.
+// Package jpeg checks the structure of JPEG files, and the codes of baseline
+// ones to the last bit, and has their pixels decoded by libjpeg-turbo's djpeg
+// in its strict mode, in which every warning about damaged data is an error.
 package jpeg
 
 import (
@@ -36,6 +36,13 @@ type file struct {
 	components    int
 	progressive   bool
 	scans         int
+	parts         []component // of the frame
+	inScan        []*component
+	mcusW, mcusH  int
+	restart       int // units between restart markers, or 0
+	quant         [4][64]int
+	quantSeen     [4]bool
+	huffman       [2][4]*huffman
 	tables        bool // Huffman tables were defined
 	icc           map[byte][]byte
 	iccCount      byte
@@ -111,8 +118,10 @@ func (f *file) walk(bounds raster.Bounds) error {
 		if err := f.take(m, body, bounds); err != nil {
 			return err
 		}
-		if m == sos {
+		if m == sos && f.progressive {
 			m, err = f.scan()
+		} else if m == sos {
+			m, err = f.codes()
 		} else {
 			m, err = f.marker()
 		}
@@ -142,6 +151,14 @@ func (f *file) take(m byte, body []byte, bounds raster.Bounds) error {
 	switch {
 	case m == 0xC4:
 		f.tables = true
+		return f.readTables(body)
+	case m == 0xDB:
+		return f.readQuant(body)
+	case m == 0xDD:
+		if len(body) != 2 {
+			return fault.Refuse(fault.BadStructure, "The restart interval is wrong")
+		}
+		f.restart = int(binary.BigEndian.Uint16(body))
 	case m == 0xCC:
 		return fault.Refuse(fault.NoCompression, "Arithmetic coding is not read")
 	case m >= 0xC0 && m <= 0xCF && m != 0xC8:
@@ -156,6 +173,7 @@ func (f *file) take(m byte, body []byte, bounds raster.Bounds) error {
 		if !f.tables {
 			return fault.Refuse(fault.BadStructure, "A scan comes before the code tables")
 		}
+		return f.scanHeader(body)
 	case m == 0xDC:
 		return fault.Refuse(fault.NoLayout, "The number of rows is given after the data, which is not read")
 	case m == app0, m == app1, m == app2:
@@ -186,7 +204,7 @@ func (f *file) frame(m byte, p []byte, bounds raster.Bounds) error {
 	switch p[5] {
 	case 1, 3:
 		f.components = int(p[5])
-		return nil
+		return f.readComponents(p[6:])
 	case 4:
 		return fault.Refuse(fault.NoPhotometric, "CMYK and other JPEGs of four components are not read")
 	}

@@ -148,9 +148,10 @@ func TestDamage(t *testing.T) {
 	if passed > total*2/3 {
 		t.Errorf("%d of %d are too many", passed, total)
 	}
-	for _, n := range []int{64, len(file) / 10, len(file) / 3} {
-		bad := slices.Clone(file)
-		clear(bad[len(file)/2 : len(file)/2+n])
+	large := picture(t, 400, 300, false)
+	for _, percent := range []int{10, 30} {
+		bad := slices.Clone(large)
+		clear(bad[len(large)/2 : len(large)/2+len(large)*percent/100])
 		_, _, err := read(t, bad)
 		wantPermanent(t, err)
 	}
