@@ -27,6 +27,7 @@ import (
 	"colophon/services/quarantine"
 	"colophon/shared/daemon"
 	"colophon/shared/event"
+	"colophon/shared/profile"
 	"colophon/shared/retry"
 	"colophon/shared/stage"
 	"colophon/shared/storage"
@@ -206,7 +207,7 @@ func (a *Archive) start(ctx context.Context) (err error) {
 	if a.Client, err = NewClient(nc, a.Log); err != nil {
 		return err
 	}
-	if err := topology.Provision(ctx, js, topology.DefaultSizes(), deriver.Profiles()); err != nil {
+	if err := topology.Provision(ctx, js, topology.DefaultSizes(), profile.Names()); err != nil {
 		return err
 	}
 	if err := a.openStore(ctx); err != nil {
@@ -325,7 +326,7 @@ func (a *Archive) services(connect func(string) (*nats.Conn, jetstream.JetStream
 		"capture": func(nc *nats.Conn, js jetstream.JetStream, log *slog.Logger) (runner, error) {
 			return opened(capture.New(capture.Config{
 				State: state("capture"), Store: a.store, Roots: a.roots, NC: nc, JS: js, Log: log, Metrics: metrics, Instance: "standalone", Version: daemon.Version,
-				Concurrency: 8, Policy: retry.Default(), Profiles: []string{deriver.Profiles()[0]}, Offered: deriver.Offered,
+				Concurrency: 8, Policy: retry.Default(), Profiles: []string{profile.Names()[0]},
 			}))
 		},
 		"hasher": func(nc *nats.Conn, js jetstream.JetStream, log *slog.Logger) (runner, error) {
@@ -334,7 +335,7 @@ func (a *Archive) services(connect func(string) (*nats.Conn, jetstream.JetStream
 		"deriver": func(nc *nats.Conn, js jetstream.JetStream, log *slog.Logger) (runner, error) {
 			return opened(deriver.New(deriver.Config{
 				State: state("deriver"), Scratch: filepath.Join(state("deriver"), "scratch"), Store: a.store, NC: nc, JS: js, Log: log, Metrics: metrics,
-				Instance: "standalone", Version: daemon.Version, Profiles: deriver.Profiles(), Concurrency: runtime.GOMAXPROCS(0), Memory: 4 << 30,
+				Instance: "standalone", Version: daemon.Version, Profiles: profile.Names(), Concurrency: runtime.GOMAXPROCS(0), Memory: 4 << 30,
 			}))
 		},
 		"premis": func(nc *nats.Conn, _ jetstream.JetStream, log *slog.Logger) (runner, error) {

@@ -12,8 +12,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"colophon/services/capture"
-	"colophon/services/deriver"
 	"colophon/shared/event"
+	"colophon/shared/profile"
 	"colophon/shared/retry"
 	"colophon/shared/topology"
 )
@@ -166,11 +166,11 @@ func Provision(ctx context.Context, o Options, check bool) ([]topology.Drift, er
 	}
 	a.later(func() error { nc.Close(); return nil })
 	if !check {
-		if err := topology.Provision(ctx, js, topology.DefaultSizes(), deriver.Profiles()); err != nil {
+		if err := topology.Provision(ctx, js, topology.DefaultSizes(), profile.Names()); err != nil {
 			return nil, err
 		}
 	}
-	return topology.Check(ctx, js, topology.DefaultSizes(), deriver.Profiles())
+	return topology.Check(ctx, js, topology.DefaultSizes(), profile.Names())
 }
 
 // Look opens the batch view of an archive whose line is not running, to read

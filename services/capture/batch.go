@@ -15,6 +15,7 @@ import (
 	"colophon/shared/completed"
 	"colophon/shared/event"
 	"colophon/shared/fault"
+	"colophon/shared/profile"
 	"colophon/shared/retry"
 	"colophon/shared/storage"
 )
@@ -103,9 +104,8 @@ type declarations struct {
 	store    *storage.Store
 	view     *view
 	agent    event.Agent
-	policy   retry.Policy           // the installation's default
-	profiles func(name string) bool // whether a profile is offered
-	defaults []string               // profiles of a batch that names none
+	policy   retry.Policy // the installation's default
+	defaults []string     // profiles of a batch that names none
 }
 
 func (d *declarations) Decode(subject string, _ nats.Header, data []byte) (*declarationIn, error) {
@@ -188,7 +188,7 @@ func (d *declarations) read(in *declarationIn) (event.BatchFact, error) {
 	slices.Sort(profiles)
 	profiles = slices.Compact(profiles)
 	for _, p := range profiles {
-		if !d.profiles(p) {
+		if _, ok := profile.Named(p); !ok {
 			return event.BatchFact{}, fault.New(fault.BatchInvalid, nil, "there is no profile %q", fault.Clean(p))
 		}
 	}

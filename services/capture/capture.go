@@ -42,10 +42,9 @@ type Config struct {
 	Metrics     *stage.Metrics
 	Instance    string
 	Version     string
-	Concurrency int                    // frames read at once
-	Policy      retry.Policy           // of batches that bring none
-	Profiles    []string               // of batches that name none
-	Offered     func(name string) bool // whether a profile exists
+	Concurrency int          // frames read at once
+	Policy      retry.Policy // of batches that bring none
+	Profiles    []string     // of batches that name none
 }
 
 // Service is capture at work.
@@ -98,7 +97,7 @@ func (s *Service) Run(ctx context.Context) error {
 
 	known := declared{s.set, new(news)}
 	batches := stage.New(s.stage(topology.CaptureBatch, 1, event.SubjectBatchOpened, event.SubjectBatchChanged), &declarations{
-		declared: known, store: s.Store, view: s.view, agent: s.agent, policy: s.Policy, profiles: s.Offered, defaults: s.Profiles,
+		declared: known, store: s.Store, view: s.view, agent: s.agent, policy: s.Policy, defaults: s.Profiles,
 	})
 	frames := stage.New(s.stage(topology.CaptureFrame, s.Concurrency, event.SubjectFrameCaptured), &frames{
 		set: s.set, store: s.Store, roots: s.Roots, view: s.view, declared: known,

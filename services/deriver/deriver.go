@@ -30,6 +30,8 @@ import (
 	"colophon/shared/stage"
 	"colophon/shared/storage"
 	"colophon/shared/topology"
+
+	"colophon/shared/profile"
 )
 
 // Config is what deriver is told.
@@ -46,15 +48,6 @@ type Config struct {
 	Profiles    []string // that this instance makes
 	Concurrency int      // masters worked on at once
 	Memory      int64    // bytes that all helpers together may take
-}
-
-// Profiles names the profiles that there are, the default first.
-func Profiles() []string { return derive.Profiles() }
-
-// Offered reports whether there is a profile of that name.
-func Offered(name string) bool {
-	_, ok := derive.Profile(name)
-	return ok
 }
 
 // Missing tells which helper programs a machine lacks: nil when none.
@@ -79,7 +72,7 @@ func New(c Config) (*Service, error) {
 	}
 	memory := semaphore.NewWeighted(c.Memory)
 	for _, name := range c.Profiles {
-		recipe, ok := derive.Profile(name)
+		recipe, ok := profile.Named(name)
 		if !ok {
 			return nil, errors.Join(fmt.Errorf("deriver: there is no profile %q", name), s.Close())
 		}

@@ -20,6 +20,8 @@ import (
 	"colophon/shared/fault"
 	"colophon/shared/stage"
 	"colophon/shared/storage"
+
+	"colophon/shared/profile"
 )
 
 // maker is the worker of one profile.
@@ -28,7 +30,7 @@ type maker struct {
 	set     *completed.Set
 	log     *stage.Log
 	scratch string
-	recipe  derive.Recipe
+	recipe  profile.Recipe
 	pinned  event.ProfilePinned // as it is or will be in the log
 	agent   event.Agent
 	total   int64 // bytes of memory that helpers may take together
@@ -44,7 +46,7 @@ type made struct {
 	Helpers []event.Agent `json:"helpers"`
 }
 
-func newMaker(s *Service, r derive.Recipe, set *completed.Set, memory *semaphore.Weighted) (*maker, error) {
+func newMaker(s *Service, r profile.Recipe, set *completed.Set, memory *semaphore.Weighted) (*maker, error) {
 	canonical, err := r.Canonical()
 	if err != nil {
 		return nil, fmt.Errorf("deriver: recipe %s: %w", r.Name, err)

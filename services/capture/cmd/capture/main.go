@@ -5,10 +5,10 @@ import (
 	"context"
 	"errors"
 	"os"
-	"slices"
 
 	"colophon/services/capture"
 	"colophon/shared/daemon"
+	"colophon/shared/profile"
 	"colophon/shared/retry"
 	"colophon/shared/stage"
 	"colophon/shared/storage"
@@ -19,7 +19,6 @@ type settings struct {
 	Archive     string   `help:"Folder of the archive." required:"" type:"path" env:"COLOPHON_ARCHIVE"`
 	State       string   `help:"Folder of this service's databases." required:"" type:"path" env:"COLOPHON_STATE"`
 	Root        []string `help:"Folder that file sources may lie in; repeatable." type:"path" env:"COLOPHON_ROOTS"`
-	Offer       []string `help:"Profiles that batches may ask for." default:"jp2,jp2-lossless" env:"COLOPHON_PROFILES"`
 	Profiles    []string `help:"Profiles of a batch that names none." default:"jp2" env:"COLOPHON_DEFAULT_PROFILES"`
 	Policy      string   `help:"File with the retry policy (JSON) of batches that bring none." type:"path" env:"COLOPHON_POLICY"`
 	Concurrency int      `help:"Files read at once." default:"8" env:"COLOPHON_CONCURRENCY"`
@@ -33,8 +32,8 @@ func (s *settings) Validate() error {
 		errs = append(errs, errors.New("--concurrency is below 1"))
 	}
 	for _, p := range s.Profiles {
-		if !slices.Contains(s.Offer, p) {
-			errs = append(errs, errors.New("--profiles: "+p+" is not offered"))
+		if _, ok := profile.Named(p); !ok {
+			errs = append(errs, errors.New("--profiles: there is no profile "+p))
 		}
 	}
 	for _, r := range s.Root {
@@ -73,7 +72,7 @@ func (s *settings) run(ctx context.Context, e daemon.Env) (err error) {
 	}
 	svc, err := capture.New(capture.Config{
 		State: s.State, Store: store, Roots: roots, NC: e.NC, JS: e.JS, Log: e.Log, Metrics: stage.NewMetrics(e.Registry), Instance: e.Instance, Version: daemon.Version,
-		Concurrency: s.Concurrency, Policy: s.policy, Profiles: s.Profiles, Offered: func(p string) bool { return slices.Contains(s.Offer, p) },
+		Concurrency: s.Concurrency, Policy: s.policy, Profiles: s.Profiles,
 	})
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 
 	"colophon/services/deriver"
 	"colophon/shared/daemon"
+	"colophon/shared/profile"
 	"colophon/shared/stage"
 	"colophon/shared/storage"
 )
@@ -33,11 +34,16 @@ func (s *settings) Validate() error {
 		errs = append(errs, errors.New("--memory-mib: less than 256 encodes no page"))
 	}
 	for _, p := range s.Profiles {
-		if !deriver.Offered(p) {
+		if !offered(p) {
 			errs = append(errs, errors.New("--profiles: there is no profile "+p))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func offered(name string) bool {
+	_, ok := profile.Named(name)
+	return ok
 }
 
 func main() {

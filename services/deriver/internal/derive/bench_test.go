@@ -9,6 +9,8 @@ import (
 
 	"colophon/services/deriver/internal/derive"
 	"colophon/services/deriver/internal/tifftest"
+
+	"colophon/shared/profile"
 )
 
 // scan is a page of 35 megapixels with paper, lines of strokes, a photograph
@@ -56,7 +58,7 @@ func BenchmarkDerive(b *testing.B) {
 			if err := os.WriteFile(path, tifftest.File(s), 0o600); err != nil {
 				b.Fatal(err)
 			}
-			recipe, _ := derive.Profile("jp2")
+			recipe, _ := profile.Named("jp2")
 			scratch := b.TempDir()
 			own, children := cpu(syscall.RUSAGE_SELF), cpu(syscall.RUSAGE_CHILDREN)
 			var last derive.Output

@@ -16,6 +16,8 @@ import (
 	"colophon/services/deriver/internal/derive"
 	"colophon/services/deriver/internal/fault"
 	"colophon/services/deriver/internal/raster"
+
+	"colophon/shared/profile"
 )
 
 // corpus is the folder of real masters beside the repository, which a build
@@ -61,7 +63,7 @@ func TestCorpus(t *testing.T) {
 	for _, s := range readIndex(t) {
 		t.Run(s.file, func(t *testing.T) {
 			t.Parallel()
-			recipe, _ := derive.Profile("jp2-lossless")
+			recipe, _ := profile.Named("jp2-lossless")
 			result, err := derive.Derive(t.Context(), derive.Request{
 				Path: filepath.Join(corpus, s.file), Digest: s.sha256, Name: s.file, Recipe: recipe, Scratch: t.TempDir(),
 			})

@@ -16,6 +16,8 @@ import (
 
 	"colophon/services/deriver/internal/fault"
 	"colophon/services/deriver/internal/raster"
+
+	"colophon/shared/profile"
 )
 
 // Fault is the error of a derivative that was not made: a code, a class and a
@@ -33,7 +35,7 @@ type Request struct {
 	Path   string // of the master
 	Digest string // its SHA-256 in hexadecimal; "" if it is not known
 	Name   string // its original name, whose extension must agree with its content; "" to leave that out
-	Recipe Recipe
+	Recipe profile.Recipe
 	Limits Limits // zero: DefaultLimits
 	// Scratch is the directory below which a directory is made for this master
 	// and always removed, at the latest by Result.Close.

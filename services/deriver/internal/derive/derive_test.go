@@ -19,6 +19,8 @@ import (
 	"colophon/services/deriver/internal/jp2"
 	"colophon/services/deriver/internal/raster"
 	"colophon/services/deriver/internal/tifftest"
+
+	"colophon/shared/profile"
 )
 
 // write puts a master into a folder of its own.
@@ -31,9 +33,9 @@ func write(t *testing.T, name string, content []byte) string {
 	return path
 }
 
-func profile(t *testing.T, name string) derive.Recipe {
+func profile(t *testing.T, name string) profile.Recipe {
 	t.Helper()
-	r, ok := derive.Profile(name)
+	r, ok := profile.Named(name)
 	if !ok {
 		t.Fatalf("no profile %s", name)
 	}
@@ -461,7 +463,7 @@ func TestRecipes(t *testing.T) {
 		"jp2":          "b307f5434039c69789c30ddba2299c6831a2649ee397b686eff0987fa651def1",
 		"jp2-lossless": "115ac9ce5f910f6ae53c7d6d82c6188fda5a69ea9e20a25624a02702db37cfa3",
 	}
-	for _, name := range derive.Profiles() {
+	for _, name := range profile.Names() {
 		r := profile(t, name)
 		digest, err := r.Digest()
 		if err != nil {
@@ -475,7 +477,7 @@ func TestRecipes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var back derive.Recipe
+		var back profile.Recipe
 		if err := json.Unmarshal(canonical, &back); err != nil {
 			t.Fatal(err)
 		}
@@ -483,7 +485,7 @@ func TestRecipes(t *testing.T) {
 			t.Errorf("%s does not survive its own canonical form", name)
 		}
 	}
-	if _, ok := derive.Profile("none"); ok {
+	if _, ok := profile.Named("none"); ok {
 		t.Error("an unknown profile was found")
 	}
 }

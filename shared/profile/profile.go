@@ -1,4 +1,7 @@
-package derive
+// Package profile holds the named recipes of derivatives, as data: a batch names
+// the profiles it wants, deriver makes them. A recipe is pinned in the log
+// under its name; another recipe needs another name.
+package profile
 
 import (
 	"bytes"
@@ -56,8 +59,8 @@ func profiles() []Recipe {
 	}
 }
 
-// Profile gives the recipe of that name.
-func Profile(name string) (Recipe, bool) {
+// Named gives the recipe of that name.
+func Named(name string) (Recipe, bool) {
 	for _, r := range profiles() {
 		if r.Name == name {
 			return r, true
@@ -66,8 +69,8 @@ func Profile(name string) (Recipe, bool) {
 	return Recipe{}, false
 }
 
-// Profiles names all recipes, the default first.
-func Profiles() []string {
+// Names lists all recipes, the default first.
+func Names() []string {
 	var names []string
 	for _, r := range profiles() {
 		names = append(names, r.Name)
@@ -79,17 +82,17 @@ func Profiles() []string {
 func (r Recipe) Canonical() ([]byte, error) {
 	plain, err := json.Marshal(r)
 	if err != nil {
-		return nil, fmt.Errorf("recipe %s: %w", r.Name, err)
+		return nil, fmt.Errorf("profile: recipe %s: %w", r.Name, err)
 	}
 	var sorted map[string]any
 	if err := json.Unmarshal(plain, &sorted); err != nil {
-		return nil, fmt.Errorf("recipe %s: %w", r.Name, err)
+		return nil, fmt.Errorf("profile: recipe %s: %w", r.Name, err)
 	}
 	var out bytes.Buffer
 	enc := json.NewEncoder(&out)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(sorted); err != nil {
-		return nil, fmt.Errorf("recipe %s: %w", r.Name, err)
+		return nil, fmt.Errorf("profile: recipe %s: %w", r.Name, err)
 	}
 	return bytes.TrimRight(out.Bytes(), "\n"), nil
 }
