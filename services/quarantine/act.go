@@ -107,12 +107,12 @@ func (q *Service) page(req event.CaseRequest) (ids []string, next string, err er
 	if req.Limit > 0 {
 		size = min(req.Limit, maxPage)
 	}
-	err = q.store.Each(req, func(r cases.Record) (bool, error) {
+	err = q.store.Each(req, func(id string) (bool, error) {
 		if !req.DryRun && len(ids) == size {
 			next = ids[len(ids)-1]
 			return false, nil
 		}
-		ids = append(ids, r.ID)
+		ids = append(ids, id)
 		return true, nil
 	})
 	return ids, next, err

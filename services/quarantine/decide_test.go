@@ -188,7 +188,7 @@ func TestListPagesAndFilters(t *testing.T) {
 	for i := range n { // straight into the log: cases are a function of it
 		f := event.CaseFact{
 			Schema: event.SchemaCase, Slot: slotOf(fmt.Sprintf("b%d", i%2), fmt.Sprintf("%04d.tif", i)), Operation: jp2, Pass: 1, State: event.CaseOpened, Number: 1,
-			Service: []string{"hasher", "deriver"}[i%2], Code: []string{"empty", "truncated", "unsupported"}[i%3], Reason: strings.Repeat("r", 2000), At: time.Unix(0, 0), Letter: uint64(i + 1),
+			Service: []string{"hasher", "deriver"}[i%2], Code: []string{"empty", "truncated", "unsupported"}[i%3], Reason: strings.Repeat("r", 500), At: time.Unix(0, 0), Letter: uint64(i + 1),
 		}
 		f.ID = caseOf(f.Slot)
 		data, err := json.Marshal(f)
@@ -221,7 +221,7 @@ func TestListPagesAndFilters(t *testing.T) {
 	same(t, "first page", len(get[event.CaseList](w, "quarantine.list", "").Cases), defaultPage)
 	same(t, "a page of a thousand ends at the broker's limit", len(get[event.CaseList](w, "quarantine.list", event.CaseRequest{Limit: 5000}).Cases) < maxPage, true)
 	walk(event.CaseRequest{Limit: 1000}, n)
-	walk(event.CaseRequest{Batch: "b1", Limit: 7}, n/2)
+	walk(event.CaseRequest{Batch: "b1", Limit: 70}, n/2)
 	walk(event.CaseRequest{Code: "truncated"}, 833)
 	walk(event.CaseRequest{Service: "hasher", Code: "empty"}, 417)
 	walk(event.CaseRequest{Operation: event.Fixity}, 0)

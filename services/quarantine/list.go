@@ -45,7 +45,11 @@ func (q *Service) list(_ context.Context, req event.CaseRequest) (any, error) {
 	}
 	out := event.CaseList{Cases: []event.Case{}, Total: total}
 	size, room := pageSize(req.Limit), q.room()
-	err = q.store.Each(req, func(r cases.Record) (bool, error) {
+	err = q.store.Each(req, func(id string) (bool, error) {
+		r, _, err := q.store.Case(id)
+		if err != nil {
+			return false, err
+		}
 		c := view(r)
 		data, err := json.Marshal(c)
 		if err != nil {

@@ -33,11 +33,11 @@ func write(t *testing.T, name string, content []byte) string {
 	return path
 }
 
-func profile(t *testing.T, name string) profile.Recipe {
+func recipe(t *testing.T, name string) profile.Recipe {
 	t.Helper()
 	r, ok := profile.Named(name)
 	if !ok {
-		t.Fatalf("no profile %s", name)
+		t.Fatalf("no recipe %s", name)
 	}
 	return r
 }
@@ -49,7 +49,7 @@ func run(t *testing.T, name string, content []byte, change func(*derive.Request)
 	scratch := t.TempDir()
 	req := derive.Request{
 		Path: write(t, "master", content), Digest: hex.EncodeToString(sum[:]), Name: name,
-		Recipe: profile(t, "jp2"), Scratch: scratch,
+		Recipe: recipe(t, "jp2"), Scratch: scratch,
 	}
 	if change != nil {
 		change(&req)
@@ -393,7 +393,7 @@ func TestCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	reserved := false
 	_, err := derive.Derive(ctx, derive.Request{
-		Path: write(t, "m", tifftest.File(big(8, 3, 2))), Recipe: profile(t, "jp2"), Scratch: t.TempDir(),
+		Path: write(t, "m", tifftest.File(big(8, 3, 2))), Recipe: recipe(t, "jp2"), Scratch: t.TempDir(),
 		Reserve: func(context.Context, int64) (func(), error) {
 			cancel() // just before the encoder starts
 			reserved = true
@@ -428,8 +428,8 @@ func TestProfileColour(t *testing.T) {
 	}
 	_, err = run(t, "a.tif", with(icc("RGB ", "A2B0", "rXYZ", "gXYZ", "bXYZ", "rTRC", "gTRC", "bTRC")), nil)
 	wantFault(t, err, fault.Permanent, fault.NoICC)
-	for code, profile := range map[string][]byte{"icc-broken": matrix[:140], "icc-foreign": icc("CMYK", "A2B0")} {
-		result, err := run(t, "a.tif", with(profile), nil)
+	for code, raw := range map[string][]byte{"icc-broken": matrix[:140], "icc-foreign": icc("CMYK", "A2B0")} {
+		result, err := run(t, "a.tif", with(raw), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -464,7 +464,7 @@ func TestRecipes(t *testing.T) {
 		"jp2-lossless": "115ac9ce5f910f6ae53c7d6d82c6188fda5a69ea9e20a25624a02702db37cfa3",
 	}
 	for _, name := range profile.Names() {
-		r := profile(t, name)
+		r := recipe(t, name)
 		digest, err := r.Digest()
 		if err != nil {
 			t.Fatal(err)

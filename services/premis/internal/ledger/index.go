@@ -86,7 +86,13 @@ func (t *txn) indexFrame(r *record.Record) error {
 			return err
 		}
 	}
-	if !update(&now, r) && was != nil && now.Sequence == was.Sequence {
+	changed := update(&now, r)
+	if changed {
+		if err := t.require(now.Of(r.Digest)); err != nil {
+			return err
+		}
+	}
+	if !changed && was != nil && now.Sequence == was.Sequence {
 		return nil
 	}
 	data, err := json.Marshal(now)
@@ -107,23 +113,49 @@ func (t *txn) reorder(b, f string, was *mapping.Frame, sequence int) error {
 
 // update applies a record to what is held of its slot; false: no change.
 func update(f *mapping.Frame, r *record.Record) bool {
+	c := f.Of(r.Digest)
 	switch {
-	case r.Type == record.Accession.Label && r.Data.Accession != nil && max(r.Slot.Revision, 1) >= f.Revision:
-		if r.Digest != f.Digest {
-			f.Waived = nil
+	case r.Type == record.Accession.Label && r.Data.Accession != nil:
+		if rev := max(r.Slot.Revision, 1); rev >= f.Revision {
+			f.Revision, f.Digest = rev, r.Digest
 		}
-		f.Revision, f.Digest = max(r.Slot.Revision, 1), r.Digest
-		f.Profiles = r.Data.Accession.Profiles
-		return true
+		if !c.Held {
+			c.Held, c.Profiles = true, r.Data.Accession.Profiles
+		}
 	case r.Type == record.Appraisal.Label && r.Data.Closing != nil && r.Data.Closing.Decision == record.DecisionDiscard:
 		profile, derived := r.Data.Closing.Operation.Profile()
-		if !derived || slices.Contains(f.Waived, profile) {
+		if !derived || slices.Contains(c.Waived, profile) {
 			return false
 		}
-		f.Waived = append(slices.Clone(f.Waived), profile)
-		return true
+		c.Waived = append(slices.Clone(c.Waived), profile)
+	default:
+		return false
 	}
-	return false
+	f.Contents = slices.DeleteFunc(slices.Clone(f.Contents), func(o mapping.Content) bool { return o.Digest == c.Digest })
+	f.Contents = append(f.Contents, c)
+	return true
+}
+
+// require adds what a slot wants of a content to the sets that are enough.
+func (t *txn) require(c mapping.Content) error {
+	if !c.Held {
+		return nil
+	}
+	sets, err := t.state.Required(c.Digest)
+	if err != nil {
+		return err
+	}
+	wanted := c.Wanted()
+	for _, s := range sets {
+		if slices.Equal(s, wanted) {
+			return nil
+		}
+	}
+	data, err := json.Marshal(append(sets, wanted))
+	if err != nil {
+		return err
+	}
+	return t.batch.Set(requiredKey(c.Digest), data, nil)
 }
 
 func (t *txn) indexAttempt(r *record.Record) error {

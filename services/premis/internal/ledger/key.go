@@ -20,6 +20,7 @@ import (
 //	g batch/frame              what is held of a slot (JSON)
 //	c operation@batch/frame    attempts at an operation on a slot
 //	w mark                     warnings told about content (record number)
+//	r digest                   sets of profiles that are enough to be ingested (JSON)
 //	x batch 0 frame 0 op       discards (record number)
 const (
 	kindName    = 'k'
@@ -32,6 +33,7 @@ const (
 	kindSlot    = 'g'
 	kindChain   = 'c'
 	kindWarned  = 'w'
+	kindRequire = 'r'
 	kindDiscard = 'x'
 )
 
@@ -62,6 +64,8 @@ func chainKey(op event.Operation, s event.Slot) []byte {
 }
 
 func warnedKey(mark string) []byte { return append([]byte{kindWarned}, mark...) }
+
+func requiredKey(d event.Digest) []byte { return append([]byte{kindRequire}, d...) }
 
 func discardKeys(batch string) []byte { return terminated(kindDiscard, batch) }
 

@@ -101,7 +101,7 @@ func open(dir string, o Options, readOnly bool) (*Ledger, error) {
 func options(o Options, readOnly bool) *pebble.Options {
 	opts := &pebble.Options{
 		FS: o.FS, ReadOnly: readOnly, ErrorIfNotExists: readOnly, FormatMajorVersion: pebble.FormatNewest,
-		MemTableSize: 16 << 20, Logger: storeLog{o.Logger}, CacheSize: 32 << 20,
+		MemTableSize: 16 << 20, Logger: storeLog{o.Logger}, CacheSize: 128 << 20,
 	}
 	for i := range opts.Levels { // most names looked up are new
 		opts.Levels[i].FilterPolicy = bloom.FilterPolicy(10)

@@ -116,7 +116,6 @@ func checkModel(t *rapid.T, l *ledger.Ledger) {
 		}
 		return out, nil
 	})
-	migrated := map[event.Digest][]string{}
 	for n := range l.Size() {
 		r, err := l.Get(n)
 		if err != nil {
@@ -130,9 +129,6 @@ func checkModel(t *rapid.T, l *ledger.Ledger) {
 			t.Fatalf("%s is number %d, found %d %v %v", r.Name, n, found, ok, err)
 		}
 		checkRecord(t, r.Record)
-		if r.Type == record.Migration.Label {
-			migrated[r.Digest] = append(migrated[r.Digest], r.Data.Derivation.Profile)
-		}
 		if r.Type == record.Ingestion.Label && !names[record.Name(record.MessageDigest, "", r.Digest)] {
 			t.Fatalf("%s is ingested and was never hashed", r.Digest)
 		}

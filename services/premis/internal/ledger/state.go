@@ -3,6 +3,7 @@ package ledger
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -42,6 +43,19 @@ func (s state) Frame(slot event.Slot) (*mapping.Frame, error) {
 func (s state) Warned(mark string) (bool, error) {
 	_, found, err := s.get(warnedKey(mark))
 	return found, err
+}
+
+// Required implements [mapping.State].
+func (s state) Required(d event.Digest) ([][]string, error) {
+	data, found, err := s.get(requiredKey(d))
+	if err != nil || !found {
+		return nil, err
+	}
+	var out [][]string
+	if err := json.Unmarshal(data, &out); err != nil {
+		return nil, fmt.Errorf("ledger: %w: what %s requires: %w", ErrDamaged, d, err)
+	}
+	return out, nil
 }
 
 // Chain implements [mapping.State].

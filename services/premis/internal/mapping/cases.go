@@ -131,10 +131,15 @@ func (m *mapper) afterDiscard(c event.CaseFact) error {
 		return nil
 	}
 	f, err := m.Frame(c.Slot)
-	if err != nil || f == nil || f.Digest != c.Digest {
+	if err != nil {
 		return err
 	}
+	content := f.Of(c.Digest)
+	if !content.Held {
+		return nil
+	}
+	content.Waived = union(slices.Clone(content.Waived), []string{profile})
 	return m.ingestion(ingested{
-		digest: c.Digest, slot: c.Slot, profiles: f.Profiles, waived: append(slices.Clone(f.Waived), profile), agent: c.Agent, at: c.At,
+		digest: c.Digest, slot: c.Slot, enough: [][]string{content.Wanted()}, waived: content.Waived, agent: c.Agent, at: c.At,
 	})
 }

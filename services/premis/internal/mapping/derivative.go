@@ -27,13 +27,13 @@ func (m *mapper) derivative(d event.DerivativeMade) error {
 	}
 	m.migrated(d)
 	m.outputs(d)
-	was, err := m.Frame(d.Slot)
+	enough, err := m.Required(d.Digest)
 	if err != nil {
 		return err
 	}
 	return m.ingestion(ingested{
-		digest: d.Digest, slot: d.Slot, profiles: d.Profiles, waived: waived(was), agent: d.Agent, at: d.Ended,
-		profile: d.Derived.Profile, made: digests(d.Derived.Outputs),
+		digest: d.Digest, slot: d.Slot, enough: enough, agent: d.Agent, at: d.Ended,
+		profile: text(d.Derived.Profile), made: digests(d.Derived.Outputs),
 	})
 }
 

@@ -42,8 +42,12 @@ func (m *mapper) fixed(f event.FrameFixed) error {
 	}
 	m.accession(f, !held)
 	m.deaccession(f, was)
+	content := was.Of(f.Digest)
+	if !content.Held { // else what its accession says, which stays
+		content.Profiles = texts(f.Profiles)
+	}
 	return m.ingestion(ingested{
-		digest: f.Digest, slot: f.Slot, profiles: f.Profiles, waived: waived(was), agent: f.Agent, at: f.Ended, fixed: true,
+		digest: f.Digest, slot: f.Slot, enough: [][]string{content.Wanted()}, waived: content.Waived, agent: f.Agent, at: f.Ended,
 	})
 }
 
@@ -185,11 +189,4 @@ func (m *mapper) deaccession(f event.FrameFixed, was *Frame) {
 	r.Detail = fmt.Sprintf("Frame %s of batch %s was captured again with other bytes, accepted as revision %d.", shown(f.Frame), shown(f.Batch), f.Revision)
 	r.Note = "Replaced by " + string(f.Digest) + "."
 	r.Data.Replaced = &record.Replaced{By: f.Digest, Revision: f.Revision}
-}
-
-func waived(f *Frame) []string {
-	if f == nil {
-		return nil
-	}
-	return f.Waived
 }

@@ -12,75 +12,77 @@ import (
 
 // ingested is what a fact says of a digest that may be complete by now.
 type ingested struct {
-	digest   event.Digest
-	slot     event.Slot
-	profiles []string // required
-	waived   []string // of them, by decision
-	agent    event.Agent
-	at       time.Time
-	fixed    bool // this fact fixes the digest
-	profile  string
-	made     []event.Digest // this fact's derivatives, of profile
+	digest  event.Digest
+	slot    event.Slot
+	enough  [][]string // sets of profiles, one of which must be there
+	waived  []string   // by decision, for the note
+	agent   event.Agent
+	at      time.Time
+	profile string
+	made    []event.Digest // this fact's derivatives, of profile
 }
 
 // ingestion adds the event of a digest whose required operations are all done.
-// Whether they are is read from the records: the fact is only the occasion.
+// Whether they are is read from the records: a fact is only the occasion, and
+// each fact that can complete a set looks at every set it can complete. So the
+// event is there if and only if a set is complete, in whatever order the facts
+// came, and reading a log again adds none.
 func (m *mapper) ingestion(in ingested) error {
 	name := record.Name(record.Ingestion, "", in.digest)
+	if len(in.enough) == 0 {
+		return nil
+	}
 	done, err := m.Has(name)
 	if err != nil || done {
 		return err
 	}
-	if !in.fixed {
-		held, err := m.Has(digestName(in.digest))
-		if err != nil || !held {
+	for _, profiles := range in.enough {
+		files, complete, err := m.derivatives(in, profiles)
+		if err != nil {
 			return err
 		}
-	}
-	files, waived, complete, err := m.derivatives(in)
-	if err != nil || !complete {
-		return err
-	}
-	r := m.event(record.Ingestion, name, in.at, in.slot)
-	r.Digest = in.digest
-	r.Objects = []record.Object{file(in.digest, record.Outcome)}
-	for _, d := range files {
-		r.Objects = append(r.Objects, file(d, record.Outcome))
-	}
-	r.Agents = []record.Agent{software(in.agent, record.Implementer)}
-	r.Detail = "Master and every required derivative are held."
-	if len(in.profiles) == 0 {
-		r.Detail = "Master is held; no derivative is required."
-	}
-	if len(waived) > 0 {
-		r.Note = "Waived by decision: " + text(strings.Join(waived, ", ")) + "."
+		if complete {
+			m.ingest(name, in, profiles, files)
+			return nil
+		}
 	}
 	return nil
 }
 
-// derivatives lists the files of the required profiles, and which of them
-// were waived; complete is false while one is still to come.
-func (m *mapper) derivatives(in ingested) (files []event.Digest, waived []string, complete bool, err error) {
-	for _, p := range in.profiles {
+func (m *mapper) ingest(name string, in ingested, profiles []string, files []event.Digest) {
+	r := m.event(record.Ingestion, name, in.at, in.slot)
+	r.Digest = in.digest
+	r.Objects = []record.Object{file(in.digest, record.Outcome)}
+	for _, d := range files {
+		if d != in.digest {
+			r.Objects = append(r.Objects, file(d, record.Outcome))
+		}
+	}
+	r.Agents = []record.Agent{software(in.agent, record.Implementer)}
+	r.Detail = "Master and every required derivative are held."
+	if len(profiles) == 0 {
+		r.Detail = "Master is held; no derivative is required."
+	}
+	if len(in.waived) > 0 {
+		r.Note = "Waived by decision: " + text(strings.Join(in.waived, ", ")) + "."
+	}
+}
+
+// derivatives lists the files of the profiles; complete is false while one is
+// still to come.
+func (m *mapper) derivatives(in ingested, profiles []string) (files []event.Digest, complete bool, err error) {
+	for _, p := range profiles {
 		if p == in.profile {
 			files = union(files, in.made)
 			continue
 		}
 		r, err := m.Record(migrationName(p, in.digest))
-		if err != nil {
-			return nil, nil, false, err
+		if err != nil || r == nil {
+			return nil, false, err
 		}
-		switch {
-		case r != nil:
-			files = union(files, outcomes(r))
-		case slices.Contains(in.waived, p):
-			waived = append(waived, p)
-		default:
-			return nil, nil, false, nil
-		}
+		files = union(files, outcomes(r))
 	}
-	files = slices.DeleteFunc(files, func(d event.Digest) bool { return d == in.digest })
-	return files, waived, true, nil
+	return files, true, nil
 }
 
 func outcomes(r *record.Record) []event.Digest {
@@ -93,7 +95,7 @@ func outcomes(r *record.Record) []event.Digest {
 	return out
 }
 
-func union(a, b []event.Digest) []event.Digest {
+func union[T comparable](a, b []T) []T {
 	for _, d := range b {
 		if !slices.Contains(a, d) {
 			a = append(a, d)

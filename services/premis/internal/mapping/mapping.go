@@ -5,6 +5,7 @@ package mapping
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"colophon/shared/event"
@@ -27,6 +28,10 @@ type State interface {
 	// Warned reports whether a warning of this mark is recorded: one content
 	// gives one warning, whichever of its frames it is seen in.
 	Warned(mark string) (bool, error)
+	// Required lists what is enough for a content to be ingested: for each
+	// frame that holds it, the profiles its batch wants less those waived;
+	// equal sets once.
+	Required(d event.Digest) ([][]string, error)
 	// Discarded lists the discards of a batch, by frame and operation.
 	Discarded(b event.Name) ([]record.Discarded, error)
 }
@@ -42,8 +47,40 @@ type Frame struct {
 	Sequence int          `json:"sequence,omitempty"`
 	Revision int          `json:"revision,omitempty"` // highest accessioned; 0: none
 	Digest   event.Digest `json:"digest,omitempty"`   // of that revision
+	Contents []Content    `json:"contents,omitempty"` // of all revisions
+}
+
+// Content is what a slot wants of one content it holds or held.
+type Content struct {
+	Digest   event.Digest `json:"digest"`
+	Held     bool         `json:"held,omitempty"` // accessioned
 	Profiles []string     `json:"profiles,omitempty"`
 	Waived   []string     `json:"waived,omitempty"` // profiles discarded by decision
+}
+
+// Of finds a content; the zero one where the slot never held it. A nil frame
+// holds none.
+func (f *Frame) Of(d event.Digest) Content {
+	if f != nil {
+		for _, c := range f.Contents {
+			if c.Digest == d {
+				return c
+			}
+		}
+	}
+	return Content{Digest: d}
+}
+
+// Wanted are the profiles that are left to be made, sorted, each once.
+func (c Content) Wanted() []string {
+	out := []string{}
+	for _, p := range c.Profiles {
+		if !slices.Contains(c.Waived, p) {
+			out = append(out, p)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // Meta is what the broker knows of a fact, and the installation's origin.

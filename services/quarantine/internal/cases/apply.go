@@ -3,6 +3,7 @@ package cases
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -139,7 +140,7 @@ func (w writer) batch(f event.BatchFact, e Entry) error {
 // changed moves a case. Changes are numbered: one that is known already, or a
 // second one under a number, moves nothing.
 func (w writer) changed(f event.CaseFact, e Entry) error {
-	if f.ID == "" || f.Number < 1 {
+	if f.ID == "" || f.Number < 1 || strings.ContainsRune(f.ID+f.Code+f.Service+string(f.Operation), 0) {
 		w.a.Unreadable = append(w.a.Unreadable, fmt.Errorf("cases: message %d of the log: %w", e.Sequence, errors.New("a case fact without its case or number")))
 		return nil
 	}
@@ -176,15 +177,22 @@ func (w writer) record(r Record) error {
 	if err := setJSON(w.b, prefixCase+r.ID, r); err != nil {
 		return err
 	}
+	m := summarise(r).encode()
+	indexes := []string{prefixAll + r.ID}
 	if r.Batch != "" {
-		if err := w.b.Set([]byte(prefixBatch+r.Batch.Encode()+"\x00"+r.ID), nil, nil); err != nil {
+		indexes = append(indexes, prefixBatch+r.Batch.Encode()+"\x00"+r.ID)
+	}
+	if r.Open() {
+		indexes = append(indexes, prefixOpen+r.ID)
+	} else if err := w.b.Delete([]byte(prefixOpen+r.ID), nil); err != nil {
+		return err
+	}
+	for _, key := range indexes {
+		if err := w.b.Set([]byte(key), m, nil); err != nil {
 			return err
 		}
 	}
-	if r.Open() {
-		return w.b.Set([]byte(prefixOpen+r.ID), nil, nil)
-	}
-	return w.b.Delete([]byte(prefixOpen+r.ID), nil)
+	return nil
 }
 
 func historyKey(f event.CaseFact) string { return prefixHistory + f.ID + "\x00" + number(f.Number) }

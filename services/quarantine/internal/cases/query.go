@@ -3,22 +3,43 @@ package cases
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
 
 	"colophon/shared/event"
 )
 
-// Each calls yield for every case that a request selects, in the order of ids,
-// behind the request's cursor. It stops when yield says so. Open cases only,
-// unless the request names a state or asks for all.
-func (s *Store) Each(q event.CaseRequest, yield func(Record) (more bool, err error)) error {
-	return eachKey(s.db, index(q), q.After, func(id string) (bool, error) {
-		r, ok, err := s.Case(id)
-		if err != nil || !ok || !matches(q, r) {
+// summary is what filters look at; the indexes carry it, so that no case is
+// decoded only to be left out.
+type summary struct{ state, code, service, operation, batch string }
+
+func summarise(r Record) summary {
+	return summary{r.State, r.Code, r.Service, string(r.Operation), string(r.Batch)}
+}
+
+func (m summary) encode() []byte {
+	return []byte(strings.Join([]string{m.state, m.code, m.service, m.operation, m.batch}, "\x00"))
+}
+
+func decodeSummary(data []byte) (summary, error) {
+	t := strings.SplitN(string(data), "\x00", 5) // a batch's name may hold anything: it stands last
+	if len(t) < 5 {
+		return summary{}, fmt.Errorf("cases: index value %q", data)
+	}
+	return summary{t[0], t[1], t[2], t[3], t[4]}, nil
+}
+
+// Each calls yield with the id of every case that a request selects, in the
+// order of ids, behind the request's cursor. It stops when yield says so. Open
+// cases only, unless the request names a state or asks for all.
+func (s *Store) Each(q event.CaseRequest, yield func(id string) (more bool, err error)) error {
+	return each(s.db, index(q), q.After, func(id string, value []byte) (bool, error) {
+		m, err := decodeSummary(value)
+		if err != nil || !matches(q, id, m) {
 			return err == nil, err
 		}
-		return yield(r)
+		return yield(id)
 	})
 }
 
@@ -30,20 +51,20 @@ func index(q event.CaseRequest) string {
 	case onlyOpen(q):
 		return prefixOpen
 	}
-	return prefixCase
+	return prefixAll
 }
 
 func onlyOpen(q event.CaseRequest) bool { return q.State == "" && !q.All }
 
-func matches(q event.CaseRequest, r Record) bool {
+func matches(q event.CaseRequest, id string, m summary) bool {
 	switch {
-	case q.ID != "" && q.ID != r.ID,
-		q.Batch != "" && q.Batch != r.Batch,
-		q.Code != "" && q.Code != r.Code,
-		q.Service != "" && q.Service != r.Service,
-		q.Operation != "" && q.Operation != r.Operation,
-		q.State != "" && q.State != r.State,
-		onlyOpen(q) && !r.Open():
+	case q.ID != "" && q.ID != id,
+		q.Batch != "" && string(q.Batch) != m.batch,
+		q.Code != "" && q.Code != m.code,
+		q.Service != "" && q.Service != m.service,
+		q.Operation != "" && string(q.Operation) != m.operation,
+		q.State != "" && q.State != m.state,
+		onlyOpen(q) && !isOpen(m.state):
 		return false
 	}
 	return true
@@ -53,7 +74,7 @@ func matches(q event.CaseRequest, r Record) bool {
 func (s *Store) Count(q event.CaseRequest) (int, error) {
 	q.After = ""
 	n := 0
-	err := s.Each(q, func(Record) (bool, error) {
+	err := s.Each(q, func(string) (bool, error) {
 		n++
 		return true, nil
 	})
@@ -63,11 +84,12 @@ func (s *Store) Count(q event.CaseRequest) (int, error) {
 // Unsettled gives the ids of all cases that a fact may still move.
 func (s *Store) Unsettled() ([]string, error) {
 	var out []string
-	err := s.Each(event.CaseRequest{All: true}, func(r Record) (bool, error) {
-		if !r.Settled() {
-			out = append(out, r.ID)
+	err := each(s.db, prefixAll, "", func(id string, value []byte) (bool, error) {
+		m, err := decodeSummary(value)
+		if err == nil && !isSettled(m.state) {
+			out = append(out, id)
 		}
-		return true, nil
+		return err == nil, err
 	})
 	return out, err
 }

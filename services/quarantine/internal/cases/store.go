@@ -26,8 +26,9 @@ import (
 // holds.
 const (
 	prefixCase     = "c/" // case id -> Record
-	prefixOpen     = "o/" // case id of every open case
-	prefixBatch    = "b/" // batch NUL case id
+	prefixAll      = "a/" // case id -> summary
+	prefixOpen     = "o/" // case id of an open case -> summary
+	prefixBatch    = "b/" // batch NUL case id -> summary
 	prefixHistory  = "h/" // case id NUL number -> change
 	prefixEvidence = "e/" // case id NUL pass NUL origin -> Evidence
 	prefixLetter   = "l/" // sequence in DEADLETTER -> case id
@@ -104,13 +105,15 @@ type Record struct {
 }
 
 // Open reports whether the case waits for a decision.
-func (r Record) Open() bool { return r.State == event.CaseOpened || r.State == event.CaseRescan }
+func (r Record) Open() bool { return isOpen(r.State) }
+
+func isOpen(state string) bool { return state == event.CaseOpened || state == event.CaseRescan }
 
 // Settled reports whether no fact about the slot moves the case any more;
 // only a dead letter of a later pass does.
-func (r Record) Settled() bool {
-	return r.State == event.CaseResolved || r.State == event.CaseDiscarded
-}
+func (r Record) Settled() bool { return isSettled(r.State) }
+
+func isSettled(state string) bool { return state == event.CaseResolved || state == event.CaseDiscarded }
 
 // Case gives a case by its id.
 func (s *Store) Case(id string) (Record, bool, error) {
