@@ -1,7 +1,7 @@
 # The two commands of the README, `make ingest` and `make test`, install what
 # they need. Everything else is for developers.
 SHELL := /bin/bash
-MODULES := shared services/capture services/hasher services/deriver services/premis services/quarantine deploy/standalone deploy/verify deploy/e2e
+MODULES := shared services/capture services/hasher services/deriver services/premis services/quarantine deploy/standalone deploy/verify deploy/nats deploy/e2e
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -X colophon/shared/daemon.Version=$(VERSION)
 ARCHIVE ?= ./archive

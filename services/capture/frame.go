@@ -184,7 +184,7 @@ func (f *frames) take(ctx context.Context, in *frameIn, w event.Work, source str
 	}
 	return taken{Digest: digest, Revision: revision, Pass: w.Pass, Superseded: last.Staging, Captured: event.Captured{
 		Source: source, Stat: &before, Size: written.Size, Staging: key, Declared: in.SHA256, DeclaredBy: in.DeclaredBy,
-		Replaces: replaced(last, digest), Gateway: in.Gateway, Device: in.Device, Operator: in.Operator, ScannedAt: in.ScannedAt, Acquisition: in.Acquisition,
+		Replaces: replaced(last, digest), Gateway: in.Gateway, Device: in.Device, Operator: in.Operator, ScannedAt: in.ScannedAt, TakenAt: time.Now().UTC(), Acquisition: in.Acquisition,
 	}}, nil
 }
 

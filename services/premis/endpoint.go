@@ -118,7 +118,11 @@ func (s *Service) inBackground(ctx context.Context, r micro.Request, do func(con
 				s.refuse(r, fmt.Errorf("panic: %v", p))
 			}
 		}()
-		answer, err := do(ctx, r)
+		var answer any
+		err := ctx.Err() // the ledger may be closing
+		if err == nil {
+			answer, err = do(ctx, r)
+		}
 		if err != nil {
 			s.refuse(r, err)
 			return

@@ -33,6 +33,7 @@ type Config struct {
 	Origin      string        // names the installation for good, such as archive.example.org/colophon
 	Checkpoints string        // where premis.checkpoint puts copies; default: beside Dir
 	Version     string        // of this build, semantic: nats.go/micro asks for it
+	Cache       int64         // bytes of the ledger's blocks kept in memory
 	Batch       int           // most facts in one commit
 	Exports     int           // exports at once; further ones wait
 	Wait        time.Duration // for the position an export asks for, where its client does not say
@@ -42,7 +43,7 @@ type Config struct {
 // Defaults are the values of an installation that sets none.
 func Defaults() Config {
 	return Config{
-		Origin: "localhost/colophon", Version: "0.0.0", Batch: ledger.MaxBatch, Exports: 2, Wait: 30 * time.Second,
+		Origin: "localhost/colophon", Version: "0.0.0", Cache: 64 << 20, Batch: ledger.MaxBatch, Exports: 2, Wait: 30 * time.Second,
 		Logger: slog.New(slog.DiscardHandler),
 	}
 }
@@ -55,6 +56,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Version == "" {
 		c.Version = d.Version
+	}
+	if c.Cache == 0 {
+		c.Cache = d.Cache
 	}
 	if c.Batch == 0 {
 		c.Batch = d.Batch
@@ -83,6 +87,9 @@ func (c Config) Validate() error {
 	}
 	if c.Batch < 1 || c.Batch > ledger.MaxBatch {
 		errs = append(errs, fmt.Errorf("batch: %d is not in 1..%d", c.Batch, ledger.MaxBatch))
+	}
+	if c.Cache < 0 {
+		errs = append(errs, fmt.Errorf("cache: %d bytes is negative", c.Cache))
 	}
 	if c.Exports < 1 {
 		errs = append(errs, fmt.Errorf("exports: %d is less than 1", c.Exports))
@@ -118,7 +125,7 @@ func New(cfg Config, nc *nats.Conn) (*Service, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	l, err := ledger.Open(cfg.Dir, ledger.Options{Origin: cfg.Origin, Logger: cfg.Logger})
+	l, err := ledger.Open(cfg.Dir, ledger.Options{Origin: cfg.Origin, Cache: cfg.Cache, Logger: cfg.Logger})
 	if err != nil {
 		return nil, fmt.Errorf("premis: %w", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"colophon/shared/completed"
+	"colophon/shared/crash"
 	"colophon/shared/event"
 	"colophon/shared/retry"
 	"colophon/shared/topology"
@@ -35,7 +36,7 @@ func (s *Service) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer end()
+	defer func() { stop(); end() }() // exports under way end with the context
 	var final error
 	err = retry.Steady(ctx, func(ctx context.Context) error {
 		err := s.session(ctx, js)
@@ -189,6 +190,7 @@ func (s *Service) take(ctx context.Context, js jetstream.JetStream, messages []j
 			return err
 		}
 	}
+	crash.At("premis.after-append")
 	// Crash before the acks: the messages come again, below the position.
 	for _, m := range messages {
 		if err := m.Ack(); err != nil {

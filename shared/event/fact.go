@@ -73,6 +73,7 @@ type Captured struct {
 	Device      string            `json:"device,omitempty"`
 	Operator    string            `json:"operator,omitempty"` // a pseudonym
 	ScannedAt   time.Time         `json:"scanned_at,omitzero"`
+	TakenAt     time.Time         `json:"taken_at,omitzero"`     // when the bytes were read
 	Acquisition map[string]string `json:"acquisition,omitempty"` // protocol, driver, settings
 }
 

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"time"
 
 	"colophon/deploy/standalone"
 	"colophon/shared/event"
@@ -68,9 +70,14 @@ func (c *exportCmd) Run(s *session) error {
 	})
 }
 
+// exportWait bounds one export: a batch of 100,000 frames is some gigabytes.
+const exportWait = 2 * time.Hour
+
 func (c *exportCmd) fetch(s *session, a *standalone.Archive, req event.ExportRequest, kind string) (files []string, err error) {
 	req.Kind = kind
-	err = transfer.Fetch(s, a.NC, event.EndpointPremisExport, req, func(file string) (io.WriteCloser, error) {
+	ctx, cancel := context.WithTimeout(s, exportWait)
+	defer cancel()
+	err = transfer.Fetch(ctx, a.NC, event.EndpointPremisExport, req, func(file string) (io.WriteCloser, error) {
 		path := filepath.Join(c.Out, filepath.Base(file))
 		files = append(files, path)
 		return os.Create(path)

@@ -57,8 +57,11 @@ type Head struct {
 type Options struct {
 	Origin string // chosen once per installation; kept with the first open
 	FS     vfs.FS // nil: the machine's
+	Cache  int64  // bytes of blocks kept in memory; 0: 64 MiB. Names are looked up at random
 	Logger *slog.Logger
 }
+
+const defaultCache = 64 << 20
 
 // Ledger is an open ledger. One goroutine appends at a time; any number read.
 type Ledger struct {
@@ -87,6 +90,9 @@ func open(dir string, o Options, readOnly bool) (*Ledger, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	if o.Cache == 0 {
+		o.Cache = defaultCache
+	}
 	db, err := pebble.Open(dir, options(o, readOnly))
 	if err != nil {
 		return nil, fmt.Errorf("ledger: open: %w", err)
@@ -101,7 +107,7 @@ func open(dir string, o Options, readOnly bool) (*Ledger, error) {
 func options(o Options, readOnly bool) *pebble.Options {
 	opts := &pebble.Options{
 		FS: o.FS, ReadOnly: readOnly, ErrorIfNotExists: readOnly, FormatMajorVersion: pebble.FormatNewest,
-		MemTableSize: 16 << 20, Logger: storeLog{o.Logger}, CacheSize: 128 << 20,
+		MemTableSize: 16 << 20, Logger: storeLog{o.Logger}, CacheSize: o.Cache,
 	}
 	for i := range opts.Levels { // most names looked up are new
 		opts.Levels[i].FilterPolicy = bloom.FilterPolicy(10)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"colophon/shared/event"
 
@@ -53,9 +54,10 @@ func (m *mapper) fixed(f event.FrameFixed) error {
 
 func (m *mapper) capture(f event.FrameFixed) {
 	r := m.work(record.Capture, record.Name(record.Capture, "", f.Digest), f.Work)
-	r.Time = m.or(f.Captured.ScannedAt)
-	if f.Captured.ScannedAt.IsZero() {
-		r.Time = m.or(f.Started)
+	for _, at := range []time.Time{f.Started, f.Captured.TakenAt, f.Captured.ScannedAt} { // the last that is known
+		if !at.IsZero() {
+			r.Time = m.or(at)
+		}
 	}
 	r.Objects = []record.Object{file(f.Digest, record.Outcome), frame(record.Outcome)}
 	r.Agents = capturers(f)

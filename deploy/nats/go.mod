@@ -1,0 +1,3 @@
+module colophon/deploy/nats
+
+go 1.26.0
