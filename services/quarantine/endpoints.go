@@ -79,6 +79,9 @@ func (q *Service) open(f func() error) error {
 func (q *Service) respond(ctx context.Context, r micro.Request, handle func(context.Context, event.CaseRequest) (any, error)) {
 	var out any
 	err := q.open(func() error {
+		if !q.whole.Load() { // half the cases are worse than none
+			return refuse(503, "quarantine is reading the log, ask again")
+		}
 		req, err := request(r.Data())
 		if err != nil {
 			return err
@@ -163,8 +166,10 @@ func (q *Service) id(name string) (string, error) {
 	return id, err
 }
 
-var versioned = regexp.MustCompile(`^v?(\d+\.\d+\.\d+(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?)$`)
-var unversioned = regexp.MustCompile(`[^0-9A-Za-z-]+`)
+var (
+	versioned   = regexp.MustCompile(`^v?(\d+\.\d+\.\d+(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?)$`)
+	unversioned = regexp.MustCompile(`[^0-9A-Za-z-]+`)
+)
 
 // semver spells a build's version as the service protocol demands.
 func semver(v string) string {

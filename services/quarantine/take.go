@@ -40,13 +40,13 @@ func (q *Service) take(ctx context.Context, l letter) error {
 	if err != nil {
 		return err
 	}
-	var declared event.Digest
+	record := q.store.LearnEvidence
 	if !known {
 		opened, err := q.opened(r) // act: nothing but the decision
 		if err != nil {
 			return err
 		}
-		declared = opened.Declared
+		crash.At(Name + ".after-act")
 		// publish: returns once the log holds the fact and the store has read it
 		// from there. A crash before that finds it at the next start.
 		if err := q.tell(ctx, opened); err != nil {
@@ -59,9 +59,10 @@ func (q *Service) take(ctx context.Context, l letter) error {
 		if err := q.settle(ctx, r.ID); err != nil {
 			return err
 		}
+		record = q.store.SetEvidence
 	}
-	e := cases.Evidence{Case: r.ID, Pass: r.Pass, Origin: r.Origin, Letter: l.Sequence, Stored: l.Stored, Detail: r.detail, Declared: declared}
-	if err := q.store.SetEvidence(e, l.Position); err != nil { // record, synced
+	e := cases.Evidence{Case: r.ID, Pass: r.Pass, Origin: r.Origin, Letter: l.Sequence, Stored: l.Stored, Detail: r.detail}
+	if err := record(e, l.Position); err != nil { // record: synced, where it is new
 		return err
 	}
 	crash.At(Name + ".after-record")

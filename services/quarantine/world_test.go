@@ -19,6 +19,8 @@ import (
 
 	"colophon/shared/event"
 	"colophon/shared/topology"
+
+	"colophon/services/quarantine/internal/cases"
 )
 
 // world is a broker with the line's streams, and what services would put there.
@@ -28,11 +30,13 @@ type world struct {
 	srv atomic.Pointer[server.Server]
 	nc  *nats.Conn
 	js  jetstream.JetStream
+	// ends are the sequences of the test's last messages, by stream.
+	ends map[string]uint64
 }
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	w := &world{t: t, dir: t.TempDir()}
+	w := &world{t: t, dir: t.TempDir(), ends: map[string]uint64{}}
 	w.start()
 	nc, err := nats.Connect("", nats.InProcessServer(w), nats.MaxReconnects(-1), nats.ReconnectWait(5*time.Millisecond), nats.ReconnectJitter(0, 0))
 	ok(t, err)
@@ -143,30 +147,28 @@ func eventually(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-// quiet waits until every dead letter is acked, the log is read to its end and
-// no case waits for a look.
+// quiet waits until the instance has dealt with every message that the test
+// published, and no case waits for a look.
 func (w *world) quiet(i *instance) {
 	w.t.Helper()
 	i.wait("quiet", func() bool {
-		ctx := context.Background()
-		c, err := w.js.Consumer(ctx, event.StreamDeadLetter, topology.Quarantine)
-		if err != nil {
+		letters, err := i.store.Position(cases.FollowLetters)
+		ok(w.t, err)
+		if letters.Sequence < w.ends[event.StreamDeadLetter] || i.read.Load() < w.ends[event.StreamIngest] {
 			return false
 		}
-		info := c.CachedInfo()
-		if info.NumPending+uint64(info.NumAckPending) > 0 || i.read.Load() < w.last(event.StreamIngest) {
-			return false
-		}
-		i.deciding <- struct{}{}
+		i.deciding <- struct{}{} // whoever decides has read his facts back by then
 		defer func() { <-i.deciding }()
 		ids, err := i.store.Unsettled()
 		ok(w.t, err)
 		for _, id := range ids {
-			if _, due, err := i.store.Due(id); err != nil || len(due) > 0 {
+			_, due, err := i.store.Due(id)
+			ok(w.t, err)
+			if len(due) > 0 {
 				return false
 			}
 		}
-		return i.read.Load() >= w.last(event.StreamIngest)
+		return true
 	})
 }
 
@@ -181,6 +183,7 @@ func (w *world) publish(m *nats.Msg) *jetstream.PubAck {
 	w.t.Helper()
 	ack, err := w.js.PublishMsg(context.Background(), m)
 	ok(w.t, err)
+	w.ends[ack.Stream] = max(w.ends[ack.Stream], ack.Sequence)
 	return ack
 }
 

@@ -11,18 +11,28 @@ import (
 
 // Evidence is what a dead letter knows beyond the facts.
 type Evidence struct {
-	Case     string       `json:"case"`
-	Pass     int          `json:"pass"`
-	Origin   string       `json:"origin"`
-	Letter   uint64       `json:"letter"` // sequence in DEADLETTER
-	Stored   time.Time    `json:"stored"`
-	Detail   string       `json:"detail,omitempty"` // the tail of a helper's stderr
-	Declared event.Digest `json:"declared,omitempty"`
+	Case   string    `json:"case"`
+	Pass   int       `json:"pass"`
+	Origin string    `json:"origin"`
+	Letter uint64    `json:"letter"` // sequence in DEADLETTER
+	Stored time.Time `json:"stored"`
+	Detail string    `json:"detail,omitempty"` // the tail of a helper's stderr
 }
 
 // SetEvidence stores a dead letter's evidence and that the letter is dealt
 // with. It returns after the commit is synced.
 func (s *Store) SetEvidence(e Evidence, pos completed.Position) error {
+	return s.evidence(e, pos, pebble.Sync)
+}
+
+// LearnEvidence is [Store.SetEvidence] for a letter whose case the log holds
+// already: not synced, since evidence and position, lost together, are read
+// from the dead letters again.
+func (s *Store) LearnEvidence(e Evidence, pos completed.Position) error {
+	return s.evidence(e, pos, pebble.NoSync)
+}
+
+func (s *Store) evidence(e Evidence, pos completed.Position, o *pebble.WriteOptions) error {
 	b := s.db.NewBatch()
 	defer b.Close() //nolint:errcheck // see adopt
 	if err := setJSON(b, evidenceKey(e.Case, e.Pass, e.Origin), e); err != nil {
@@ -40,7 +50,7 @@ func (s *Store) SetEvidence(e Evidence, pos completed.Position) error {
 			return err
 		}
 	}
-	return commit(b, pebble.Sync)
+	return commit(b, o)
 }
 
 // Evidence gives the evidence of a case's last failure, if it is known.
