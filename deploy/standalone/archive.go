@@ -217,7 +217,7 @@ func (a *Archive) start(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := a.Client.serveRoots(a.roots); err != nil {
+	if err := a.Client.serveRoots(a.allow); err != nil {
 		return err
 	}
 	return a.run(services)
@@ -249,12 +249,22 @@ func (a *Archive) openStore(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	return a.remember()
+	return a.remember(a.Roots...)
+}
+
+// allow lets sources lie in one more folder: that of a command that found this
+// line running.
+func (a *Archive) allow(root string) error {
+	if err := a.roots.Add(root); err != nil {
+		return err
+	}
+	return a.remember(root)
 }
 
 // remember keeps the folders that this archive's owner gave, so that a later
-// retry or replay in this process may read there again.
-func (a *Archive) remember() error {
+// command that starts the line may read there again: frames of an earlier run
+// may still wait, and must not be refused what that run was allowed.
+func (a *Archive) remember(roots ...string) error {
 	path := filepath.Join(a.Archive, "state", "roots.json")
 	var known []string
 	data, err := os.ReadFile(path)
@@ -272,7 +282,7 @@ func (a *Archive) remember() error {
 		}
 	}
 	before := len(known)
-	for _, r := range a.Roots {
+	for _, r := range roots {
 		abs, err := filepath.Abs(r)
 		if err != nil {
 			return fmt.Errorf("standalone: %w", err)
@@ -382,6 +392,9 @@ func (a *Archive) run(services map[string]runner) error {
 	for name, work := range services {
 		g.Go(func() error {
 			if err := work(ctx); err != nil {
+				if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+					return nil // it was stopped while it started
+				}
 				a.Log.Error("service_failed", slog.String("service", name), slog.Any("error", err))
 				return fmt.Errorf("%s: %w", name, err)
 			}

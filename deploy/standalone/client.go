@@ -13,7 +13,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nats.go/micro"
 
-	"colophon/services/capture"
 	"colophon/shared/event"
 	"colophon/shared/stage"
 )
@@ -50,6 +49,9 @@ func (r *Refusal) Error() string { return r.Text + " (" + r.Code + ")" }
 
 const callWait = 30 * time.Second
 
+// starting is the code of an endpoint whose service has not caught up yet.
+const starting = "503"
+
 // Call asks an endpoint, and waits for a service that is still starting. It
 // returns a [*Refusal] where the endpoint refuses: `nats req` would say
 // nothing of it.
@@ -73,7 +75,14 @@ func Call[Out any](ctx context.Context, c *Client, subject string, in any) (out 
 		if err != nil {
 			return out, fmt.Errorf("standalone: %s: %w", subject, err)
 		}
-		if code := m.Header.Get(micro.ErrorCodeHeader); code != "" {
+		if code := m.Header.Get(micro.ErrorCodeHeader); code == starting && ctx.Err() == nil {
+			select {
+			case <-time.After(20 * time.Millisecond):
+				continue
+			case <-ctx.Done():
+			}
+			return out, &Refusal{code, m.Header.Get(micro.ErrorHeader)}
+		} else if code != "" {
 			return out, &Refusal{code, m.Header.Get(micro.ErrorHeader)}
 		}
 		if err := json.Unmarshal(m.Data, &out); err != nil {
@@ -86,6 +95,23 @@ func Call[Out any](ctx context.Context, c *Client, subject string, in any) (out 
 // Status asks for a batch.
 func (c *Client) Status(ctx context.Context, b event.Name) (event.BatchStatus, error) {
 	return Call[event.BatchStatus](ctx, c, event.EndpointBatchStatus, event.BatchRequest{Batch: b})
+}
+
+// Batches lists the batches known.
+func (c *Client) Batches(ctx context.Context) (event.BatchList, error) {
+	all := event.BatchList{Batches: []event.BatchStatus{}}
+	var req event.BatchRequest
+	for {
+		page, err := Call[event.BatchList](ctx, c, event.EndpointBatchList, req)
+		if err != nil {
+			return all, err
+		}
+		all.Batches = append(all.Batches, page.Batches...)
+		if page.Next == "" {
+			return all, nil
+		}
+		req.After = page.Next
+	}
 }
 
 // Frames goes through a batch's frames in order.
@@ -117,7 +143,7 @@ func (c *Client) addRoot(ctx context.Context, path string) error {
 	return err
 }
 
-func (c *Client) serveRoots(roots *capture.Roots) error {
+func (c *Client) serveRoots(allow func(path string) error) error {
 	svc, err := micro.AddService(c.NC, micro.Config{Name: "standalone", Version: "1.0.0", Description: "composition of one process"})
 	if err != nil {
 		return fmt.Errorf("standalone: %w", err)
@@ -126,7 +152,7 @@ func (c *Client) serveRoots(roots *capture.Roots) error {
 		var path string
 		err := json.Unmarshal(r.Data(), &path)
 		if err == nil {
-			err = roots.Add(path)
+			err = allow(path)
 		}
 		if err != nil {
 			_ = r.Error("400", err.Error(), nil)

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -48,6 +49,7 @@ type Listing struct {
 // says what is wrong with it.
 func List(dir string) (Listing, error) {
 	var l Listing
+	dir = strings.TrimSuffix(dir, "/") + "/" // follows a link in the folder's own place
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if path == dir {
 			return err
@@ -141,7 +143,32 @@ func (a *Archive) Ingest(ctx context.Context, o IngestOptions, l Listing) (Resul
 		return r, err
 	}
 	r.Dispatched, r.Pass, r.Converged = len(run.sent), max(run.pass, 1), st.Converged
-	return r, run.count(ctx, &r)
+	if err := run.count(ctx, &r); err != nil {
+		return r, err
+	}
+	return r, run.opened(ctx, len(r.Cases))
+}
+
+// caseWait bounds how long a finished run waits for quarantine.
+const caseWait = 30 * time.Second
+
+// opened waits until what failed is in quarantine: the line may end with this
+// process, and who reads of a failure looks for its case next.
+func (r *ingest) opened(ctx context.Context, failures int) error {
+	if failures == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, caseWait)
+	defer cancel()
+	err := r.poll(ctx, func() (bool, error) {
+		list, err := Call[event.CaseList](ctx, r.Client, event.EndpointQuarantineList, event.CaseRequest{Batch: r.Batch, Limit: 1})
+		return list.Total >= failures, err
+	})
+	if errors.Is(err, context.DeadlineExceeded) {
+		r.log.Warn("cases_late", slog.String("batch_id", r.Batch.Display()), slog.Int("failures", failures))
+		return nil
+	}
+	return err
 }
 
 // Glance tells the result of an ingest that has nothing to do, from the batch
@@ -183,13 +210,14 @@ type ingest struct {
 	listing Listing
 	known   map[event.Name]event.FrameStatus
 	sent    map[event.Name]bool
-	start   uint64 // log position at the beginning
-	last    uint64 // capture message that was sent last
+	asked   map[event.Name]int // pass of each settled frame that was sent again
+	start   uint64             // log position at the beginning
+	last    uint64             // capture message that was sent last
 	pass    int
 }
 
 func newIngest(o IngestOptions, l Listing, log *slog.Logger) *ingest {
-	return &ingest{IngestOptions: o, log: log, listing: l, known: map[event.Name]event.FrameStatus{}, sent: map[event.Name]bool{}}
+	return &ingest{IngestOptions: o, log: log, listing: l, known: map[event.Name]event.FrameStatus{}, sent: map[event.Name]bool{}, asked: map[event.Name]int{}}
 }
 
 func (r *ingest) learn(f event.FrameStatus) error {
@@ -354,8 +382,10 @@ func (r *ingest) message(f File, sequence int) (*nats.Msg, error) {
 				return nil, err
 			}
 			fm.Pass++
+			r.asked[f.Frame] = fm.Pass
 		case event.StateFailed:
 			fm.Pass++
+			r.asked[f.Frame] = fm.Pass
 		}
 		if r.Replace {
 			fm.Replaces = known.Pinned
@@ -382,11 +412,15 @@ func (r *ingest) unchanged(f File, known event.FrameStatus) (bool, error) {
 	if !r.Checksum && known.Stat != nil && known.Stat.Same(f.Stat) {
 		return true, nil
 	}
-	file, err := os.Open(f.Path)
+	// Without O_NONBLOCK a named pipe would hold the command for good.
+	file, err := os.OpenFile(f.Path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return false, nil //nolint:nilerr // capture says what is wrong with it
 	}
 	defer file.Close() //nolint:errcheck // only read
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+		return false, nil //nolint:nilerr // see above
+	}
 	h := sha256.New()
 	if _, err := io.Copy(h, file); err != nil {
 		return false, nil //nolint:nilerr // see above
@@ -409,12 +443,32 @@ func (r *ingest) settle(ctx context.Context) (event.BatchStatus, error) {
 		if st.CapturePosition < r.last || !st.Settled {
 			return false, nil
 		}
+		if answered, err := r.answered(ctx); err != nil || !answered {
+			return err != nil, err
+		}
 		if st.Totals.Converged() {
 			return st.Converged && st.Bag >= st.Convergence && st.Manifest >= st.Convergence, nil
 		}
 		return true, nil
 	})
 	return st, err
+}
+
+// answered reports whether the settled frames that were sent again have their
+// answer. What is done, or has other bytes waiting for a decision, stays so
+// meanwhile, and the batch looks settled.
+func (r *ingest) answered(ctx context.Context) (bool, error) {
+	if len(r.asked) == 0 {
+		return true, nil
+	}
+	err := r.Frames(ctx, r.Batch, false, func(f event.FrameStatus) error {
+		if pass, ok := r.asked[f.Frame]; ok && f.Ended >= pass {
+			delete(r.asked, f.Frame)
+		}
+		return nil
+	})
+	// what was read before the answers may be older than they are
+	return false, err
 }
 
 // count tells what became of the run's frames.

@@ -98,7 +98,7 @@ func (a *Archive) Decide(ctx context.Context, endpoint string, req event.CaseReq
 	run := newIngest(IngestOptions{}, Listing{}, a.Log)
 	run.Archive = a
 	return out, run.poll(ctx, func() (bool, error) {
-		list, err := Call[event.BatchList](ctx, a.Client, event.EndpointBatchList, event.BatchRequest{})
+		list, err := a.Batches(ctx)
 		if err != nil {
 			return true, err
 		}
@@ -135,42 +135,81 @@ func (a *Archive) logEnd(ctx context.Context) (e ends, err error) {
 	return e, nil
 }
 
-// Provision creates or checks the streams and consumers of an archive's own
-// broker or of an outside one.
-func Provision(ctx context.Context, o Options, check bool) ([]topology.Drift, error) {
-	a := &Archive{Options: o, done: make(chan struct{})}
-	defer a.Close() //nolint:errcheck // nothing was written but streams
-	broker, opts := o.Broker, []nats.Option(nil)
-	if broker.URL == "" {
-		if _, err := os.Stat(o.Archive); check && err != nil {
-			return nil, fmt.Errorf("%w: there is no archive at %s", ErrUsage, o.Archive)
+// Judging is what a judge needs of an archive.
+type Judging struct {
+	*Archive
+	Ledger string // folder of the ledger, or of a checkpoint of it
+}
+
+// Evidence opens an archive for a judge, without starting a service: the
+// ledger of a line that does not run is read as it lies there, of one that
+// runs a checkpoint is asked for.
+func Evidence(ctx context.Context, o Options) (*Judging, error) {
+	a := &Archive{Options: o, done: make(chan struct{}), roots: new(capture.Roots)}
+	if err := a.brokerOnly(ctx, "judge"); err != nil {
+		return nil, errors.Join(err, a.Close())
+	}
+	j := &Judging{a, filepath.Join(o.Archive, "state", "premis")}
+	if a.broker == nil {
+		c, err := Call[struct {
+			Dir string `json:"dir"`
+		}](ctx, a.Client, event.EndpointPremisCheckpoint, struct{}{})
+		if err != nil {
+			return nil, errors.Join(err, a.Close())
 		}
-		b, err := startBroker(o.Archive, "", o.Log)
-		if errors.Is(err, ErrRunning) {
-			acc, err := readAccess(o.Archive)
+		j.Ledger = c.Dir
+		a.later(func() error { return os.RemoveAll(c.Dir) })
+	}
+	return j, nil
+}
+
+// brokerOnly connects to the broker of an archive: an outside one, that of the
+// line that runs, or, where none runs, one that is started without services.
+func (a *Archive) brokerOnly(ctx context.Context, name string) error {
+	broker, opts := a.Broker, []nats.Option(nil)
+	if broker.URL == "" {
+		b, err := startBroker(a.Archive, "", a.Log)
+		switch {
+		case errors.Is(err, ErrRunning):
+			acc, err := readAccess(a.Archive)
 			if err != nil {
-				return nil, err
+				return err
 			}
 			broker.URL = acc.URL
-		} else if err != nil {
-			return nil, err
-		} else {
+		case err != nil:
+			return err
+		default:
 			a.later(func() error { b.stop(); return nil })
 			a.broker = b
 			opts = append(opts, nats.InProcessServer(b.srv), nats.UserInfo("colophon", a.password()))
 		}
 	}
-	nc, js, err := broker.Connect(ctx, "provision", o.Log, &a.health, opts...)
+	nc, _, err := broker.Connect(ctx, name, a.Log, &a.health, opts...)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	a.later(func() error { nc.Close(); return nil })
+	a.Client, err = NewClient(nc, a.Log)
+	return err
+}
+
+// Provision creates or checks the streams and consumers of an archive's own
+// broker or of an outside one.
+func Provision(ctx context.Context, o Options, check bool) ([]topology.Drift, error) {
+	if _, err := os.Stat(o.Archive); check && o.Broker.URL == "" && err != nil {
+		return nil, fmt.Errorf("%w: there is no archive at %s", ErrUsage, o.Archive)
+	}
+	a := &Archive{Options: o, done: make(chan struct{}), roots: new(capture.Roots)}
+	defer a.Close() //nolint:errcheck // nothing was written but streams
+	if err := a.brokerOnly(ctx, "provision"); err != nil {
+		return nil, err
+	}
 	if !check {
-		if err := topology.Provision(ctx, js, topology.DefaultSizes(), profile.Names()); err != nil {
+		if err := topology.Provision(ctx, a.JS, topology.DefaultSizes(), profile.Names()); err != nil {
 			return nil, err
 		}
 	}
-	return topology.Check(ctx, js, topology.DefaultSizes(), profile.Names())
+	return topology.Check(ctx, a.JS, topology.DefaultSizes(), profile.Names())
 }
 
 // Look opens the batch view of an archive whose line is not running, to read

@@ -52,6 +52,7 @@ type cli struct {
 	Status    statusCmd    `cmd:"" help:"Tell how far batches are, and what is not done, by name."`
 	Retry     retryCmd     `cmd:"" help:"One more pass over what failed."`
 	Case      caseCmd      `cmd:"" help:"List and decide the cases in quarantine."`
+	Verify    verifyCmd    `cmd:"" help:"Read back everything stored and judge it against ledger and log."`
 	Policy    policyCmd    `cmd:"" help:"Show the retry policy of a batch, or compare two."`
 	Export    exportCmd    `cmd:"" help:"Write PREMIS, the bag or tables of a batch or digest."`
 	Provision provisionCmd `cmd:"" help:"Create the broker's streams and consumers; --check prints what differs."`
@@ -62,11 +63,12 @@ func main() { os.Exit(run(os.Args[1:])) }
 
 func run(args []string) int {
 	var c cli
-	parser, err := kong.New(&c, kong.Name("colophon"), kong.UsageOnError(), kong.Vars{
+	options := append(exactArguments(), kong.Name("colophon"), kong.UsageOnError(), kong.Vars{
 		"version": daemon.Version, "actor": defaultActor(), "nats_url": "",
 		"nats_help": "Broker of a line that runs elsewhere; without it the line runs in this process, with a broker of its own.",
 	},
 		kong.Description("Takes page images from scanners into a preservation archive. Run a batch again, any number of times: only what had not finished is touched."))
+	parser, err := kong.New(&c, options...)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "colophon:", err)
 		return exitError

@@ -69,7 +69,7 @@ func (r running) Frames(b event.Name, undone bool, each func(event.FrameStatus) 
 }
 
 func (r running) Batches() (event.BatchList, error) {
-	return standalone.Call[event.BatchList](r.s, r.a.Client, event.EndpointBatchList, event.BatchRequest{})
+	return r.a.Batches(r.s)
 }
 
 func (s *session) look() (batchView, func() error, error) {
