@@ -12,6 +12,7 @@ const (
 	AttemptBegun    = "begun"    // stored before it is made; found at a start, its worker was lost
 	AttemptReleased = "released" // a halt or stop let go of it: its number is used again
 	AttemptFailed   = "failed"
+	AttemptDone     = "done" // the work is complete; a later try of the same pass counts from there
 )
 
 // Attempt is the latest try of an operation on a slot in a pass.
@@ -39,14 +40,37 @@ func (s *Set) Attempt(key string) (Attempt, error) {
 	return a, err
 }
 
-// SetAttempt stores an attempt, synced.
+// SetAttempt stores an attempt, synced; with it the fact of how it failed,
+// under its message id.
 func (s *Set) SetAttempt(key string, a Attempt) error {
-	b := s.db.NewBatch()
-	defer b.Close() //nolint:errcheck // see Record
-	if err := setJSON(b, prefixAttempt+key, a); err != nil {
+	return s.change(true, func(b *pebble.Batch) error {
+		if err := putFact(b, a.Fact); err != nil {
+			return err
+		}
+		return setJSON(b, prefixAttempt+key, a)
+	})
+}
+
+// Ended is how an attempt ended, under its key.
+type Ended struct {
+	Key     string
+	Attempt Attempt
+}
+
+// endAttempt stores an attempt's end unless a later attempt is known; a
+// failure that is known itself stays as it is.
+func (s *Set) endAttempt(b *pebble.Batch, e Ended) error {
+	if e.Key == "" {
+		return nil
+	}
+	var known Attempt
+	if _, err := getJSON(b, prefixAttempt+e.Key, &known); err != nil {
 		return err
 	}
-	return commit(b, pebble.Sync)
+	if e.Attempt.Number < known.Number || e.Attempt.Number == known.Number && e.Attempt.State != AttemptDone {
+		return nil
+	}
+	return setJSON(b, prefixAttempt+e.Key, e.Attempt)
 }
 
 // Origin is the message that a dead letter is about. All of it must match: a
@@ -70,12 +94,7 @@ type Dead struct {
 
 // SetDead stores a dead letter, synced.
 func (s *Set) SetDead(d Dead) error {
-	b := s.db.NewBatch()
-	defer b.Close() //nolint:errcheck // see Record
-	if err := s.putDead(b, d); err != nil {
-		return err
-	}
-	return commit(b, pebble.Sync)
+	return s.change(true, func(b *pebble.Batch) error { return s.putDead(b, d) })
 }
 
 func (s *Set) putDead(b *pebble.Batch, d Dead) error {
@@ -86,8 +105,8 @@ func (s *Set) putDead(b *pebble.Batch, d Dead) error {
 		return nil
 	}
 	for _, op := range d.Operations {
-		known, err := s.DeadPass(op, d.Slot)
-		if err != nil {
+		var known int // dead passes only grow, in whatever order letters are read
+		if _, err := getJSON(b, prefixDead+op+"@"+d.Slot, &known); err != nil {
 			return err
 		}
 		if d.Pass <= known {

@@ -5,10 +5,13 @@
 package completed
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -34,16 +37,23 @@ type Options struct {
 
 // Set is safe for concurrent use. Every method that changes it returns after
 // its commit is synced to disk; concurrent commits share a sync.
-type Set struct{ db *pebble.DB }
+type Set struct {
+	db *pebble.DB
+	// mu orders changes that read first: numbers given, attempts and dead
+	// passes that only grow. It is not held during a sync.
+	mu sync.Mutex
+}
 
 // Open opens or creates the set in a folder. One process at a time holds it.
 func Open(dir string, o Options) (*Set, error) {
-	opts := &pebble.Options{FS: o.FS, Logger: Logger(o.Logger)}
+	// The newest table format that every Pebble v2 reads. (The default is the
+	// oldest one, whose writer pools channels, which no synctest bubble allows.)
+	opts := &pebble.Options{FS: o.FS, Logger: Logger(o.Logger), FormatMajorVersion: pebble.FormatColumnarBlocks}
 	db, err := pebble.Open(dir, opts)
 	if err != nil {
 		return nil, fmt.Errorf("completed: open: %w", err)
 	}
-	return &Set{db}, nil
+	return &Set{db: db}, nil
 }
 
 // Close flushes and releases the folder.
@@ -54,8 +64,10 @@ func (s *Set) Checkpoint(dir string) error {
 	return s.db.Checkpoint(dir, pebble.WithFlushedWAL())
 }
 
-func (s *Set) get(key string) ([]byte, bool, error) {
-	v, closer, err := s.db.Get([]byte(key))
+func (s *Set) get(key string) ([]byte, bool, error) { return get(s.db, key) }
+
+func get(r pebble.Reader, key string) ([]byte, bool, error) {
+	v, closer, err := r.Get([]byte(key))
 	if errors.Is(err, pebble.ErrNotFound) {
 		return nil, false, nil
 	}
@@ -82,41 +94,82 @@ func (s *Set) HasFact(id string) (bool, error) {
 	return ok, err
 }
 
-// Completion is finished work: the tokens it is known by, what was made, and
-// the fact that said so.
+// Completion is what a fact tells: finished work, with the tokens it is known
+// by and what was made; or, without tokens, only how an attempt ended.
 type Completion struct {
-	Tokens []string
-	Result []byte
-	Fact   Fact
+	Tokens  []string
+	Result  []byte
+	Fact    Fact
+	Attempt Ended // the attempt that the fact ends, where it ends one
 }
 
 // Record stores a completion, synced, in one commit.
 func (s *Set) Record(c Completion) error {
-	b := s.db.NewBatch()
-	defer b.Close() //nolint:errcheck // a committed or abandoned batch has nothing to report
-	if err := c.put(b); err != nil {
-		return err
-	}
-	return commit(b, pebble.Sync)
+	return s.change(true, func(b *pebble.Batch) error { return s.put(b, c) })
 }
 
-func (c Completion) put(b *pebble.Batch) error {
+// change commits what put writes, alone among the changes that read first;
+// concurrent changes still share a sync.
+func (s *Set) change(sync bool, put func(*pebble.Batch) error) error {
+	b := s.db.NewIndexedBatch() // what it wrote already is what it reads
+	defer b.Close()             //nolint:errcheck // a committed or abandoned batch has nothing to report
+	s.mu.Lock()
+	err := put(b)
+	if err == nil {
+		if sync {
+			err = s.db.ApplyNoSyncWait(b, pebble.Sync)
+		} else {
+			err = s.db.Apply(b, pebble.NoSync)
+		}
+	}
+	s.mu.Unlock()
+	if err == nil && sync {
+		err = b.SyncWait()
+	}
+	if err != nil {
+		return fmt.Errorf("completed: commit: %w", err)
+	}
+	return nil
+}
+
+func (s *Set) put(b *pebble.Batch, c Completion) error {
+	if err := s.endAttempt(b, c.Attempt); err != nil {
+		return err
+	}
 	for _, t := range c.Tokens {
 		if err := b.Set([]byte(prefixKey+t), c.Result, nil); err != nil {
 			return err
 		}
 	}
-	if c.Fact.ID == "" {
-		return nil
-	}
-	return b.Set([]byte(prefixFact+c.Fact.ID), fmt.Appendf(nil, "%s\x00%s", c.Fact.Subject, c.Fact.Data), nil)
+	return putFact(b, c.Fact)
 }
 
-func commit(b *pebble.Batch, o *pebble.WriteOptions) error {
-	if err := b.Commit(o); err != nil {
-		return fmt.Errorf("completed: commit: %w", err)
+func putFact(b *pebble.Batch, f Fact) error {
+	if f.ID == "" {
+		return nil
 	}
-	return nil
+	return b.Set([]byte(prefixFact+f.ID), fmt.Appendf(nil, "%s\x00%s", f.Subject, f.Data), nil)
+}
+
+// Facts calls yield with every stored fact, in the order of their ids, until
+// it fails: what a log that was rolled back may lack.
+func (s *Set) Facts(yield func(Fact) error) error {
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte(prefixFact), UpperBound: []byte("f0")})
+	if err != nil {
+		return fmt.Errorf("completed: facts: %w", err)
+	}
+	defer it.Close() //nolint:errcheck // its error is reported below
+	for it.First(); it.Valid(); it.Next() {
+		v, err := it.ValueAndErr()
+		if err != nil {
+			return fmt.Errorf("completed: facts: %w", err)
+		}
+		subject, data, _ := strings.Cut(string(v), "\x00")
+		if err := yield(Fact{ID: string(it.Key()[len(prefixFact):]), Subject: subject, Data: []byte(data)}); err != nil {
+			return err
+		}
+	}
+	return it.Error()
 }
 
 // Position of a follower in a stream: a sequence alone would not show that a
@@ -138,41 +191,55 @@ func (s *Set) Position(name string) (Position, error) {
 // a replica's, and the position behind them, in one commit. What it stores can
 // be read from the log again, so the commit is not synced.
 func (s *Set) Learn(follower string, done []Completion, dead []Dead, pos Position) error {
-	b := s.db.NewBatch()
-	defer b.Close() //nolint:errcheck // see Record
-	for _, c := range done {
-		if err := c.put(b); err != nil {
-			return err
+	return s.change(false, func(b *pebble.Batch) error {
+		for _, c := range done {
+			if err := s.put(b, c); err != nil {
+				return err
+			}
 		}
-	}
-	for _, d := range dead {
-		if err := s.putDead(b, d); err != nil {
-			return err
+		for _, d := range dead {
+			if err := s.putDead(b, d); err != nil {
+				return err
+			}
 		}
-	}
-	if err := setJSON(b, prefixPos+follower, pos); err != nil {
-		return err
-	}
-	return commit(b, pebble.NoSync)
+		return setJSON(b, prefixPos+follower, pos)
+	})
 }
 
 // Next gives the next number under a name, from 1, never the same twice.
 func (s *Set) Next(name string) (uint64, error) {
 	var n uint64
-	if _, err := s.getJSON(prefixCounter+name, &n); err != nil {
-		return 0, err
-	}
-	n++
-	b := s.db.NewBatch()
-	defer b.Close() //nolint:errcheck // see Record
-	if err := setJSON(b, prefixCounter+name, n); err != nil {
-		return 0, err
-	}
-	return n, commit(b, pebble.Sync)
+	err := s.change(true, func(b *pebble.Batch) error {
+		if _, err := getJSON(b, prefixCounter+name, &n); err != nil {
+			return err
+		}
+		n++
+		return setJSON(b, prefixCounter+name, n)
+	})
+	return n, err
 }
 
-func (s *Set) getJSON(key string, v any) (bool, error) {
-	data, ok, err := s.get(key)
+// Incarnation names this set for good: a set that replaces a lost one has
+// another name, and its numbers are others.
+func (s *Set) Incarnation() (string, error) {
+	var name string
+	if ok, err := s.getJSON(prefixCounter+"incarnation", &name); ok || err != nil {
+		return name, err
+	}
+	err := s.change(true, func(b *pebble.Batch) error {
+		if ok, err := getJSON(b, prefixCounter+"incarnation", &name); ok || err != nil {
+			return err
+		}
+		name = strings.ToLower(rand.Text()[:10])
+		return setJSON(b, prefixCounter+"incarnation", name)
+	})
+	return name, err
+}
+
+func (s *Set) getJSON(key string, v any) (bool, error) { return getJSON(s.db, key, v) }
+
+func getJSON(r pebble.Reader, key string, v any) (bool, error) {
+	data, ok, err := get(r, key)
 	if err != nil || !ok {
 		return false, err
 	}

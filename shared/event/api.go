@@ -58,6 +58,7 @@ type FrameStatus struct {
 	State    State       `json:"state"`
 	Stage    Operation   `json:"stage,omitempty"` // that a pending frame waits at
 	Pass     int         `json:"pass"`
+	Ended    int         `json:"ended,omitempty"` // highest pass whose capture came to an end
 	Revision int         `json:"revision"`
 	Digest   Digest      `json:"digest,omitempty"`
 	Pinned   Digest      `json:"pinned,omitempty"`
@@ -73,9 +74,10 @@ type BatchFrames struct {
 	Next   string        `json:"next,omitempty"` // cursor; empty at the end
 }
 
-// BatchList lists the batches known.
+// BatchList lists the batches known, a page at a time.
 type BatchList struct {
 	Batches []BatchStatus `json:"batches"`
+	Next    string        `json:"next,omitempty"` // cursor; empty at the end
 }
 
 // RetryRequest asks for one more pass over what failed.

@@ -99,10 +99,21 @@ func (n *Name) UnmarshalJSON(data []byte) error {
 			return err
 		}
 		d, err := DecodeName(e.PercentEncoded)
+		if err == nil && utf8.ValidString(string(d)) {
+			err = fmt.Errorf("event: %q is UTF-8 and stands as it is", d)
+		}
 		*n = d
 		return err
 	}
-	return json.Unmarshal(data, (*string)(n))
+	if err := json.Unmarshal(data, (*string)(n)); err != nil {
+		return err
+	}
+	// Go reads what is no UTF-8 (a lone surrogate) as U+FFFD: two names would
+	// become one.
+	if strings.ContainsRune(string(*n), utf8.RuneError) && !bytes.Contains(data, []byte("\uFFFD")) && !bytes.Contains(bytes.ToLower(data), []byte(`\ufffd`)) {
+		return fmt.Errorf("event: the id %s is not UTF-8", data)
+	}
+	return nil
 }
 
 // Display gives the name for people: itself when it is UTF-8 and printable,

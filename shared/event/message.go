@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Schemas: "colophon/<what>/v<major>". A major this build does not know is
@@ -150,9 +151,12 @@ func SourceToken(uri string, st SourceStat) Digest {
 var ErrUnknownSchema = errors.New("unknown schema")
 
 // Unmarshal decodes one JSON value strictly enough for a contract: a single
-// value, no trailing bytes, no key given twice in one object; unknown fields
+// value in UTF-8, no trailing bytes, no key given twice in one object; unknown fields
 // are ignored (they stay in the stored message as evidence).
 func Unmarshal(data []byte, v any) error {
+	if !utf8.Valid(data) { // Go would read each such byte as U+FFFD, and two ids as one
+		return errors.New("not UTF-8")
+	}
 	if err := noDuplicateKeys(data); err != nil {
 		return err
 	}

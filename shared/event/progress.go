@@ -40,7 +40,9 @@ type Progress struct {
 	Revision  int                       `json:"revision,omitempty"`
 	Digest    Digest                    `json:"digest,omitempty"`    // of the current revision
 	Pinned    Digest                    `json:"pinned,omitempty"`    // of the last revision that was fixed
-	Requested int                       `json:"requested,omitempty"` // highest pass that was asked for
+	Requested int                       `json:"requested,omitempty"` // highest pass that was asked for, or that an order sent again will run under
+	Placed    int                       `json:"placed,omitempty"`    // pass of the request that gave the place
+	Ended     int                       `json:"ended,omitempty"`     // highest pass whose capture came to an end: bytes taken, or a dead letter
 	Discarded bool                      `json:"discarded,omitempty"`
 	Changed   int                       `json:"changed,omitempty"` // pass of an open source-changed, 0 when none
 	Effect    uint64                    `json:"effect,omitempty"`  // log sequence of the last completion that was no hit
@@ -69,11 +71,16 @@ func (p *Progress) Pass() int {
 	return pass
 }
 
-// Request notes that a pass over the slot was asked for.
+// Request notes that a pass over the slot was asked for. Requests and facts
+// are read from two streams, in no order with each other: the slot's place is
+// what the request of the highest pass says, until a fact speaks of its bytes.
 func (p *Progress) Request(m FrameMessage, pass int) {
 	p.Slot = m.Slot
-	if p.Sequence == 0 || pass > p.Requested {
-		p.Sequence = m.Sequence
+	if pass > p.Placed {
+		p.Placed = pass
+		if p.Captured == nil && p.Fixed == nil {
+			p.Sequence = m.Sequence
+		}
 	}
 	p.Requested = max(p.Requested, pass)
 }
@@ -93,6 +100,11 @@ func (p *Progress) Apply(f Fact, seq uint64, headerPass int) bool {
 		p.Slot, p.Sequence = f.Slot, f.Sequence
 		p.complete(Fixity, f.Work, headerPass)
 		p.Pinned, p.Fixed = f.Digest, &f.Fixed
+		for o := range p.Ops {
+			if _, derivative := o.Profile(); derivative {
+				p.ordered(o)
+			}
+		}
 		p.effect(f.Work, seq)
 	case DerivativeMade:
 		if f.Revision < p.Revision {
@@ -128,6 +140,7 @@ func (p *Progress) effect(w Work, seq uint64) {
 }
 
 func (p *Progress) captured(f FrameCaptured, headerPass int) {
+	p.Ended = max(p.Ended, f.Pass, headerPass)
 	if f.Revision < p.Revision {
 		return
 	}
@@ -141,8 +154,18 @@ func (p *Progress) captured(f FrameCaptured, headerPass int) {
 	}
 	p.Slot, p.Sequence, p.Revision, p.Digest, p.Captured = f.Slot, f.Sequence, f.Revision, f.Digest, &f.Captured
 	p.complete(Capture, f.Work, headerPass)
+	p.ordered(Fixity)
 	if p.Changed > 0 && max(f.Pass, headerPass) > p.Changed {
 		p.Changed = 0
+	}
+}
+
+// ordered notes that a fact asks an operation to move: what died runs under
+// one more than its highest dead pass, whatever pass the fact speaks of (an
+// operator sent it again as it was, or it carries other bytes).
+func (p *Progress) ordered(o Operation) {
+	if op := p.get(o); op.Dead > 0 && !op.Done {
+		p.Requested = max(p.Requested, op.Dead+1)
 	}
 }
 
@@ -155,6 +178,9 @@ func (p *Progress) complete(o Operation, w Work, headerPass int) {
 func (p *Progress) failed(f AttemptFailed) {
 	p.Slot = f.Slot
 	p.Sequence = cmp.Or(p.Sequence, f.Sequence)
+	if f.Decision == DecisionDeadLetter && (f.Operation == Capture || f.Operation == SourceChanged) {
+		p.Ended = max(p.Ended, f.Pass)
+	}
 	if f.Operation == SourceChanged {
 		if f.Decision == DecisionDeadLetter {
 			p.Changed = max(p.Changed, f.Pass)

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	"colophon/shared/event"
 	"colophon/shared/fault"
 )
 
@@ -76,7 +77,11 @@ func Parse(data []byte) (Policy, error) {
 	if len(bytes.TrimSpace(data)) == 0 {
 		return p, nil
 	}
-	d := json.NewDecoder(bytes.NewReader(data))
+	var one json.RawMessage
+	if err := event.Unmarshal(data, &one); err != nil { // one value, no key twice
+		return Policy{}, fmt.Errorf("retry: policy: %w", err)
+	}
+	d := json.NewDecoder(bytes.NewReader(one))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&p); err != nil {
 		return Policy{}, fmt.Errorf("retry: policy: %w", err)

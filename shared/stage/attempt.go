@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"runtime/debug"
+	"strconv"
 	"time"
 
 	"colophon/shared/completed"
@@ -30,7 +31,7 @@ func (s *Stage[In, Out]) attempts(ctx context.Context, in In, d *delivery) (out 
 	if err != nil {
 		return out, &undecodable{err}
 	}
-	key := completed.AttemptKey(string(d.key.Operation), d.work.Slot.String(), d.work.Pass)
+	key := d.attemptKey()
 	a, err := s.Completed.Attempt(key)
 	if err != nil {
 		return out, err
@@ -48,7 +49,11 @@ func (s *Stage[In, Out]) attempts(ctx context.Context, in In, d *delivery) (out 
 		if err := d.permit.hold(s.stop, a.Suspect); err != nil {
 			return err
 		}
-		if a.State != completed.AttemptReleased {
+		switch a.State {
+		case completed.AttemptReleased: // its number is used again
+		case completed.AttemptDone: // done before, and not believed: the budget is new, the number is not
+			a.Number, a.Counted, a.Suspect = a.Number+1, 1, false
+		default:
 			a.Number, a.Counted = a.Number+1, a.Counted+1
 		}
 		a = completed.Attempt{Number: a.Number, Counted: a.Counted, State: completed.AttemptBegun, Suspect: a.Suspect, Alone: d.permit.alone(), Started: time.Now().UTC()}
@@ -64,8 +69,7 @@ func (s *Stage[In, Out]) attempts(ctx context.Context, in In, d *delivery) (out 
 			return nil
 		}
 		if ctx.Err() != nil { // a stop: the number is used again
-			a.State = completed.AttemptReleased
-			return errors.Join(ctx.Err(), s.Completed.SetAttempt(key, a))
+			return errors.Join(ctx.Err(), s.release(ctx, d, key, &a))
 		}
 		f := fault.Of(err)
 		if f.Class() == fault.Environment {
@@ -99,11 +103,50 @@ func (s *Stage[In, Out]) halt(ctx context.Context, d *delivery, key string, a *c
 		return err
 	}
 	s.Log.Error("idempotent_failed", append(d.attrs("halt"), slog.String("code", string(f.Code)), slog.Any("error", f))...)
-	s.close(ctx, f)
-	if err := d.permit.without(ctx, func() error { return s.gate.wait(s.stop) }); err != nil {
+	s.close(f)
+	d.permit.drop()
+	s.tellReleased(s.stop, d, f)
+	if err := s.gate.wait(s.stop); err != nil {
 		return err
 	}
 	return &retry.Again{Cause: f}
+}
+
+// release lets go of an attempt that a stop interrupted: its number is used
+// again. The stop waits a moment for the log to hear of it, no more.
+func (s *Stage[In, Out]) release(ctx context.Context, d *delivery, key string, a *completed.Attempt) error {
+	a.State = completed.AttemptReleased
+	if err := s.Completed.SetAttempt(key, *a); err != nil {
+		return err
+	}
+	moment, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	s.tellReleased(moment, d, fault.New("stopped", nil, "the worker was stopped during this attempt"))
+	return nil
+}
+
+func (s *Stage[In, Out]) tellReleased(ctx context.Context, d *delivery, f *fault.Error) {
+	s.tell(ctx, event.OpReleased, f, map[string]string{
+		"key": d.key.String(), "slot": d.work.Slot.String(), "pass": strconv.Itoa(d.work.Pass), "attempt": strconv.Itoa(d.work.Attempt),
+	})
+}
+
+// refused ends the pass of work whose fact no broker would carry; any other
+// error stays what it is.
+func (s *Stage[In, Out]) refused(ctx context.Context, d *delivery, err error) error {
+	var f *fault.Error
+	if !errors.As(err, &f) || f.Class() != fault.Permanent {
+		return err
+	}
+	if d.work.Hit {
+		return &exhausted{f}
+	}
+	key := d.attemptKey()
+	a, err := s.Completed.Attempt(key)
+	if err != nil {
+		return err
+	}
+	return s.failed(ctx, d, retry.Policy{}, key, &a, f)
 }
 
 // failed stores the outcome, then says it, then decides: another attempt
@@ -122,14 +165,6 @@ func (s *Stage[In, Out]) failed(ctx context.Context, d *delivery, policy retry.P
 		Message: fault.Clean(f.Message), Detail: fault.Clean(f.Detail), Decision: decision, NotBefore: a.NotBefore, Declared: event.Digest(f.Declared),
 	}
 	fact.Schema = event.SchemaAttemptFailed
-	if d.work.Frame == "" { // a batch is no slot: its faults are cases, not attempts in the log
-		a.State, a.Dead = completed.AttemptReleased, false
-		if !again {
-			d.out = outcome{attempts: a.Number}
-			return &exhausted{f}
-		}
-		return &retry.Again{After: delay, Cause: f}
-	}
 	if f.Class() == fault.Lost {
 		fact.Ended = time.Time{}
 	}
@@ -137,21 +172,31 @@ func (s *Stage[In, Out]) failed(ctx context.Context, d *delivery, policy retry.P
 	if err != nil {
 		return err
 	}
+	if d.work.Frame == "" { // a batch is no slot: its faults are cases, not attempts in the log
+		stored.ID = ""
+	}
 	a.State, a.Dead, a.Fact = completed.AttemptFailed, !again, stored
 	if err := s.Completed.SetAttempt(key, *a); err != nil {
 		return err
 	}
 	s.Log.Warn("idempotent_failed", append(d.attrs(decision), slog.String("code", string(f.Code)), slog.String("error", fault.Clean(f.Error())), slog.Duration("delay", delay))...)
-	if err := s.publish(ctx, stored); err != nil {
+	if err := s.sayFailed(ctx, stored); err != nil {
 		return err
 	}
 	s.Metrics.attemptFailed(s.Consumer, string(f.Code), decision)
 	if !again {
-		d.out = outcome{a.Number, stored}
+		d.spent = a.Number
 		return &exhausted{f}
 	}
 	d.permit.drop()
 	return &retry.Again{After: delay, Cause: f}
+}
+
+func (s *Stage[In, Out]) sayFailed(ctx context.Context, stored completed.Fact) error {
+	if stored.ID == "" {
+		return nil
+	}
+	return s.publish(ctx, stored)
 }
 
 // resume takes up what an earlier delivery left: an attempt without an outcome
@@ -166,16 +211,14 @@ func (s *Stage[In, Out]) resume(ctx context.Context, d *delivery, policy retry.P
 		d.work.Attempt, d.work.Limit = a.Number, policy.MaxAttempts+a.Number-a.Counted
 		d.work.Started, d.work.Ended = a.Started, time.Time{}
 		f := fault.New(fault.WorkerLost, nil, "the worker ended during this attempt")
-		suspect := a.Suspect
 		err := s.failed(ctx, d, policy, key, &a, f)
-		a.Suspect = suspect
 		var again *retry.Again
 		if errors.As(err, &again) {
 			return a, nil
 		}
 		return a, err
 	case completed.AttemptFailed:
-		if err := s.publish(ctx, a.Fact); err != nil {
+		if err := s.sayFailed(ctx, a.Fact); err != nil {
 			return a, err
 		}
 		if a.Dead {
@@ -184,7 +227,7 @@ func (s *Stage[In, Out]) resume(ctx context.Context, d *delivery, policy retry.P
 				return a, err
 			}
 			d.work.Attempt = a.Number
-			d.out = outcome{a.Number, a.Fact}
+			d.spent = a.Number
 			return a, &exhausted{f}
 		}
 	}

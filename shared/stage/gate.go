@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"github.com/nats-io/nats.go/jetstream"
 
 	"colophon/shared/event"
@@ -18,10 +16,27 @@ import (
 
 // gate is shut while the surroundings do not allow work.
 type gate struct {
-	mu     sync.Mutex
-	why    *fault.Error
-	open   chan struct{}
-	report func(halted bool)
+	mu       sync.Mutex
+	why      *fault.Error
+	open     chan struct{}
+	report   func(halted bool)
+	opened   time.Time // last
+	relapses int       // halts that followed a resumption closely
+}
+
+// relapse is how soon after a resumption a halt means that nothing was repaired.
+const relapse = time.Minute
+
+// patience is how long a halted consumer waits between two probes.
+func (g *gate) patience(every time.Duration) time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if time.Since(g.opened) > relapse {
+		g.relapses = 0
+	} else {
+		g.relapses = min(g.relapses+1, 5)
+	}
+	return every << g.relapses
 }
 
 func newGate(report func(bool)) *gate { return &gate{report: report} }
@@ -42,7 +57,7 @@ func (g *gate) reopen() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.why != nil {
-		g.why = nil
+		g.why, g.opened = nil, time.Now()
 		close(g.open)
 		g.report(false)
 	}
@@ -99,25 +114,26 @@ func (h *Halts) Err() error {
 }
 
 // close halts the consumer, says so, and starts the probe that resumes it.
-func (s *Stage[In, Out]) close(ctx context.Context, f *fault.Error) {
+func (s *Stage[In, Out]) close(f *fault.Error) {
 	if !s.gate.shut(f) {
 		return
 	}
 	s.Log.Error("consumer_halted", slog.String("consumer", s.Consumer), slog.String("code", string(f.Code)), slog.String("reason", fault.Clean(f.Error())))
 	s.wg.Go(func() {
-		s.tell(ctx, event.OpHalted, f)
-		s.probe(ctx, f)
+		s.tell(s.stop, event.OpHalted, f, nil)
+		s.probe(s.stop, f)
 	})
 }
 
+// probe looks whether what failed works again. Surroundings that look well and
+// fail again at once are asked less and less often.
 func (s *Stage[In, Out]) probe(ctx context.Context, f *fault.Error) {
-	tick := time.NewTicker(s.ProbeEvery)
-	defer tick.Stop()
+	every := s.gate.patience(s.ProbeEvery)
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-time.After(every):
 		}
 		if err := s.Worker.Probe(ctx, true); err != nil {
 			s.Log.Debug("probe_failed", slog.Any("error", err))
@@ -128,75 +144,35 @@ func (s *Stage[In, Out]) probe(ctx context.Context, f *fault.Error) {
 		}
 		s.gate.reopen()
 		s.Log.Warn("consumer_resumed", slog.String("consumer", s.Consumer), slog.String("code", string(f.Code)))
-		s.tell(ctx, event.OpResumed, f)
+		s.tell(ctx, event.OpResumed, f, nil)
 		return
 	}
 }
 
-// tell publishes an op fact about this consumer.
-func (s *Stage[In, Out]) tell(ctx context.Context, kind string, f *fault.Error) {
-	n, err := s.Completed.Next("op")
+// tell publishes an op fact about this consumer. The instance carries the name
+// of the store that counts: the counter of another store, or of one that
+// replaced a lost one, gives other ids.
+func (s *Stage[In, Out]) tell(ctx context.Context, kind string, f *fault.Error, detail map[string]string) {
+	store, err := s.Completed.Incarnation()
+	var n uint64
+	if err == nil {
+		n, err = s.Completed.Next("op")
+	}
 	if err != nil {
 		s.Log.Error("op_fact_lost", slog.String("kind", kind), slog.Any("error", err))
 		return
 	}
+	if detail == nil {
+		detail = map[string]string{}
+	}
+	detail["consumer"] = s.Consumer
 	_, err = s.log.PublishFact(ctx, event.OpFact{
-		Schema: event.SchemaOp, Kind: kind, Service: s.Service, Instance: s.Instance, Counter: n, Code: string(f.Code),
-		Reason: fault.Clean(f.Message), Detail: map[string]string{"consumer": s.Consumer}, Agent: s.Agent, At: time.Now().UTC(),
+		Schema: event.SchemaOp, Kind: kind, Service: s.Service, Instance: s.Instance + "." + store, Counter: n, Code: string(f.Code),
+		Reason: fault.Clean(f.Message), Detail: detail, Agent: s.Agent, At: time.Now().UTC(),
 	}, nil)
-	if err != nil && ctx.Err() == nil {
+	if err != nil {
 		s.Log.Error("op_fact_lost", slog.String("kind", kind), slog.Any("error", err))
 	}
-}
-
-// permits are the work slots of a consumer. Waiting for a delay, a running
-// key or an open gate holds none.
-type permits struct {
-	sem  *semaphore.Weighted
-	size int64
-}
-
-func newPermits(n int) *permits { return &permits{semaphore.NewWeighted(int64(n)), int64(n)} }
-
-// permit is one message's share: nothing, one slot, or all of them.
-type permit struct {
-	of   *permits
-	held int64
-}
-
-// hold takes a work slot, or all of them for work that is done alone.
-func (p *permit) hold(ctx context.Context, alone bool) error {
-	want := int64(1)
-	if alone {
-		want = p.of.size
-	}
-	if p.held >= want {
-		return nil
-	}
-	p.drop()
-	if err := p.of.sem.Acquire(ctx, want); err != nil {
-		return err
-	}
-	p.held = want
-	return nil
-}
-
-func (p *permit) alone() bool { return p.held == p.of.size }
-
-func (p *permit) drop() {
-	if p.held > 0 {
-		p.of.sem.Release(p.held)
-		p.held = 0
-	}
-}
-
-// without runs a wait with the slot given back.
-func (p *permit) without(ctx context.Context, wait func() error) error {
-	p.drop()
-	if err := wait(); err != nil {
-		return err
-	}
-	return p.hold(ctx, false)
 }
 
 // keyed lets one worker at a time work on a key.
@@ -225,15 +201,11 @@ func (k *keyed) lock(ctx context.Context, key string, p *permit) (unlock func(),
 	p.drop()
 	select {
 	case l.turn <- struct{}{}:
+		return unlock, nil
 	case <-ctx.Done():
 		k.unref(key, l)
 		return nil, ctx.Err()
 	}
-	if err := p.hold(ctx, false); err != nil {
-		unlock()
-		return nil, err
-	}
-	return unlock, nil
 }
 
 func (k *keyed) ref(key string) *keyLock {
@@ -260,28 +232,35 @@ func (k *keyed) unref(key string, l *keyLock) {
 }
 
 // flight knows the messages that this process works on, and keeps them alive.
+// A message is its origin and stored time: after a rollback of the stream a
+// sequence names another one.
 type flight struct {
 	mu   sync.Mutex
-	msgs map[string]jetstream.Msg
+	msgs map[flying]jetstream.Msg
 }
 
-func (f *flight) enter(origin string, m jetstream.Msg) bool {
+type flying struct {
+	origin string
+	stored int64
+}
+
+func (f *flight) enter(k flying, m jetstream.Msg) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.msgs == nil {
-		f.msgs = map[string]jetstream.Msg{}
+		f.msgs = map[flying]jetstream.Msg{}
 	}
-	if _, busy := f.msgs[origin]; busy {
+	if _, busy := f.msgs[k]; busy {
 		return false
 	}
-	f.msgs[origin] = m
+	f.msgs[k] = m
 	return true
 }
 
-func (f *flight) leave(origin string) {
+func (f *flight) leave(k flying) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	delete(f.msgs, origin)
+	delete(f.msgs, k)
 }
 
 func (f *flight) len() int {

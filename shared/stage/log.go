@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/url"
 	"time"
 
@@ -50,7 +51,7 @@ func (l *Log) Publish(ctx context.Context, m *nats.Msg, onTrouble func(error)) (
 	err := retry.Steady(ctx, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, publishWait)
 		defer cancel()
-		a, err := l.js.PublishMsg(ctx, m)
+		a, err := l.store(ctx, m)
 		if errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, nats.ErrBadSubject) {
 			refused = fault.New(fault.Malformed, err, "the broker cannot carry this message")
 			return nil
@@ -64,6 +65,40 @@ func (l *Log) Publish(ctx context.Context, m *nats.Msg, onTrouble func(error)) (
 		}
 	})
 	return ack, errors.Join(err, refused)
+}
+
+// store publishes once. A broker that says "duplicate" is not believed blindly:
+// the message it means must be there under that id, else a damaged or rolled
+// back log would swallow this one, which then goes out as <id>!<n>.
+func (l *Log) store(ctx context.Context, m *nats.Msg) (*jetstream.PubAck, error) {
+	id := m.Header.Get(event.HeaderMsgID)
+	for n := 1; ; n++ {
+		ack, err := l.js.PublishMsg(ctx, m)
+		if err != nil || !ack.Duplicate {
+			return ack, err
+		}
+		if same, err := l.holds(ctx, ack, m); same || err != nil {
+			return ack, err
+		}
+		l.log.Error("duplicate_not_held", slog.String("id", id), slog.String("stream", ack.Stream), slog.Uint64("sequence", ack.Sequence))
+		m = &nats.Msg{Subject: m.Subject, Header: maps.Clone(m.Header), Data: m.Data}
+		m.Header.Set(event.HeaderMsgID, fmt.Sprintf("%s!%d", id, n))
+	}
+}
+
+func (l *Log) holds(ctx context.Context, ack *jetstream.PubAck, m *nats.Msg) (bool, error) {
+	st, err := l.js.Stream(ctx, ack.Stream)
+	if err != nil {
+		return false, err
+	}
+	stored, err := st.GetMsg(ctx, ack.Sequence)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return stored.Subject == m.Subject && stored.Header.Get(event.HeaderMsgID) == m.Header.Get(event.HeaderMsgID), nil
 }
 
 // PublishFact is [Log.Publish] for a fact.
@@ -87,7 +122,7 @@ func (s *Stage[In, Out]) publish(ctx context.Context, f completed.Fact) error {
 // halted: no new work begins whose fact could not be told.
 func (s *Stage[In, Out]) publishMsg(ctx context.Context, m *nats.Msg) error {
 	ack, err := s.log.Publish(ctx, m, func(err error) {
-		s.close(ctx, fault.New(fault.BrokerUnavailable, err, "the broker does not take messages"))
+		s.close(fault.New(fault.BrokerUnavailable, err, "the broker does not take messages"))
 	})
 	if err != nil {
 		return err

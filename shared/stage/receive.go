@@ -35,10 +35,11 @@ func (s *Stage[In, Out]) receive(ctx context.Context, msg jetstream.Msg, p *perm
 		return
 	}
 	d.origin = fmt.Sprintf("%s-%d", d.meta.Stream, d.meta.Sequence.Stream)
-	if !s.flight.enter(d.origin, msg) {
+	key := flying{d.origin, d.meta.Timestamp.UnixNano()}
+	if !s.flight.enter(key, msg) {
 		return // a redelivery of what this process still works on joins that work
 	}
-	defer s.flight.leave(d.origin)
+	defer s.flight.leave(key)
 	if d.meta.NumDelivered > 1 {
 		s.Metrics.redelivered(s.Consumer)
 	}
@@ -112,7 +113,7 @@ func (s *Stage[In, Out]) settle(ctx context.Context, d *delivery, err error) {
 	if f.Class() != fault.Environment {
 		f = fault.New(fault.StoreUnavailable, err, "a step of the order failed")
 	}
-	s.close(ctx, f)
+	s.close(f)
 }
 
 // deadLetter publishes the letter, remembers it and acks its origin.
@@ -136,7 +137,7 @@ func (s *Stage[In, Out]) deadLetter(ctx context.Context, d *delivery, f *fault.E
 	set(event.HeaderSequence, strconv.Itoa(d.work.Sequence))
 	set(event.HeaderRevision, strconv.Itoa(d.work.Revision))
 	set(event.HeaderPass, strconv.Itoa(d.work.Pass))
-	set(event.HeaderAttempts, strconv.Itoa(d.out.attempts))
+	set(event.HeaderAttempts, strconv.Itoa(d.spent))
 	set(event.HeaderClass, string(f.Class()))
 	set(event.HeaderCode, string(f.Code))
 	set(event.HeaderMessage, headerText(f.Message))
@@ -166,7 +167,16 @@ func (s *Stage[In, Out]) letter(ctx context.Context, d *delivery, h nats.Header)
 	s.Metrics.deadLetter(s.Consumer, h.Get(event.HeaderCode))
 	s.Log.Error("dead_letter", append(d.attrs("dead-letter"), slog.String("operation", h.Get(event.HeaderOperation)), slog.String("code", h.Get(event.HeaderCode)),
 		slog.String("reason", HeaderText(h.Get(event.HeaderMessage))), slog.String("origin", d.origin))...)
-	return d.msg.DoubleAck(ctx)
+	s.ack(ctx, d)
+	return nil
+}
+
+// ack settles the message with the broker. Its work is done and recorded, so
+// an ack that is not confirmed is no failure: the redelivery acks again.
+func (s *Stage[In, Out]) ack(ctx context.Context, d *delivery) {
+	if err := d.msg.DoubleAck(ctx); err != nil {
+		s.Log.Warn("ack_unconfirmed", slog.String("origin", d.origin), slog.Any("error", err))
+	}
 }
 
 // DeadOf reads what a stage must remember of a dead letter from its headers.

@@ -3,6 +3,8 @@ package stage_test
 import (
 	"context"
 	"fmt"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,7 +16,6 @@ import (
 	"colophon/shared/event"
 	"colophon/shared/stage"
 	"colophon/shared/testkit"
-	"colophon/shared/topology"
 )
 
 const consumer = "deriver-jp2"
@@ -40,8 +41,15 @@ type rig struct {
 // world runs a test in virtual time, on a real broker.
 func world(t *testing.T, test func(r *rig)) {
 	t.Parallel()
-	dir := t.TempDir()
+	dir := testkit.TempDir(t)
 	synctest.Test(t, func(t *testing.T) { test(newRig(t, dir)) })
+}
+
+// realWorld runs a test in real time: connections that come back share timers
+// with the whole process (nats.go pools them), which no bubble allows.
+func realWorld(t *testing.T, test func(r *rig)) {
+	t.Parallel()
+	test(newRig(t, testkit.TempDir(t)))
 }
 
 func newRig(t *testing.T, dir string) *rig {
@@ -67,12 +75,14 @@ func newRig(t *testing.T, dir string) *rig {
 }
 
 // start starts a fresh stage on the same disk and streams.
-func (r *rig) start() {
+func (r *rig) start() { r.startWith(r.worker) }
+
+func (r *rig) startWith(w stage.Worker[event.FrameFixed, event.Derived]) {
 	r.Helper()
 	c := r.config
 	c.Log, c.Metrics = r.log.Logger(), stage.NewMetrics(prometheus.NewRegistry())
 	c.JS, c.Completed = r.faults.JetStream(r.js), r.faults.Completed(r.disk.Set)
-	r.stage = stage.New[event.FrameFixed, event.Derived](c, r.worker)
+	r.stage = stage.New(c, w)
 	var ctx context.Context
 	ctx, r.end = context.WithCancel(context.Background())
 	r.ended = make(chan error, 1)
@@ -91,6 +101,38 @@ func (r *rig) stop() {
 	if err := <-r.ended; err != nil {
 		r.Errorf("the stage ended with: %v", err)
 	}
+}
+
+// crash ends the stage as a kill would: from now on nothing it calls does
+// anything. The next start has faults of its own.
+func (r *rig) crash() {
+	r.Helper()
+	r.faults.Kill()
+	r.end()
+	r.end = nil
+	<-r.ended // whatever it says
+	r.faults = &testkit.Faults{}
+}
+
+// crashAt arms a crash: the first call of that name is where the process
+// dies, before or behind its effect. It gives a channel that tells.
+func (r *rig) crashAt(call string, behind bool) <-chan struct{} {
+	faults, reached := r.faults, make(chan struct{})
+	var once atomic.Bool
+	at := func(name string) error {
+		if name != call || !once.CompareAndSwap(false, true) {
+			return nil
+		}
+		faults.Kill()
+		close(reached)
+		return testkit.ErrInjected
+	}
+	if behind {
+		faults.Set(nil, at)
+	} else {
+		faults.Set(at, nil)
+	}
+	return reached
 }
 
 func (r *rig) send(slot, content string, policy []byte) *jetstream.PubAck {
@@ -129,4 +171,47 @@ func (r *rig) expect(what string, got, want any) {
 	}
 }
 
-var _ = topology.AckWait
+// calls lists what the stage called, without pulls.
+func (r *rig) calls() string {
+	var out []string
+	for _, c := range r.faults.Calls() {
+		if !strings.HasPrefix(c, "fetch") {
+			out = append(out, strings.TrimPrefix(c, "publish ingest."))
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// once checks that every message was told of exactly once: one derivative fact
+// for each slot, attempts that failed numbered from 1 without gaps, nothing
+// unacked.
+func (r *rig) once(slots ...string) {
+	r.Helper()
+	r.settled()
+	count := map[string]int{}
+	for _, m := range r.made() {
+		count[m.ID()]++
+		if f := m.Fact(r).(event.DerivativeMade); m.ID() != f.MsgID() {
+			r.Errorf("%s is stored as %s", f.MsgID(), m.ID())
+		}
+	}
+	for _, s := range slots {
+		n := 0
+		for id, c := range count {
+			if strings.Contains(id, "@"+testkit.Slot(s).String()+"#") {
+				n += c
+			}
+		}
+		if n != 1 {
+			r.Errorf("%s has %d facts: %v", s, n, count)
+		}
+	}
+	last := map[string]int{}
+	for _, f := range r.failed() {
+		key := fmt.Sprintf("%s:%s@%s#%d", f.Operation, f.Digest, f.Slot, f.Pass)
+		if f.Attempt != last[key]+1 {
+			r.Errorf("%s: attempt %d follows %d", key, f.Attempt, last[key])
+		}
+		last[key] = f.Attempt
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -14,6 +15,7 @@ import (
 	"colophon/shared/completed"
 	"colophon/shared/event"
 	"colophon/shared/fault"
+	"colophon/shared/retry"
 	"colophon/shared/topology"
 )
 
@@ -22,11 +24,16 @@ import (
 // the end of their streams, so that a lost disk repeats nothing.
 func (s *Stage[In, Out]) Run(ctx context.Context) error {
 	if err := topology.Refuse(ctx, s.JS, s.Stream, event.StreamIngest, event.StreamDeadLetter); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
 		return err
 	}
 	work, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	g, ctx := errgroup.WithContext(ctx)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	s.stop = ctx
 	own, dead := s.own(), s.dead()
 	g.Go(func() error { return own.Run(ctx) })
@@ -43,6 +50,7 @@ func (s *Stage[In, Out]) Run(ctx context.Context) error {
 		defer rest()
 		go s.flight.beat(beat)
 		err := s.pull(ctx, work)
+		stop() // nothing waits any longer
 		grace := time.AfterFunc(s.Grace, end)
 		defer grace.Stop()
 		s.wg.Wait()
@@ -53,14 +61,14 @@ func (s *Stage[In, Out]) Run(ctx context.Context) error {
 
 // pull takes what can start, no more: a message that is fetched is begun.
 func (s *Stage[In, Out]) pull(ctx, work context.Context) error {
-	cons, err := s.JS.Consumer(ctx, s.Stream, s.Consumer)
-	if err != nil {
-		return fmt.Errorf("stage: consumer %s: %w", s.Consumer, err)
+	cons, err := s.bind(ctx)
+	if err != nil || cons == nil {
+		return err
 	}
 	for ctx.Err() == nil {
 		if err := s.Worker.Probe(ctx, false); err != nil {
 			if f := fault.Of(err); f.Class() == fault.Environment {
-				s.close(ctx, f)
+				s.close(f)
 			}
 		}
 		if err := s.gate.wait(ctx); err != nil {
@@ -80,33 +88,46 @@ func (s *Stage[In, Out]) pull(ctx, work context.Context) error {
 	return nil
 }
 
-// fetchWait bounds how long free work slots wait for messages before waiting
-// retries may have them.
+// bind finds the consumer; a broker that is away is waited for, nil is a stop.
+func (s *Stage[In, Out]) bind(ctx context.Context) (jetstream.Consumer, error) {
+	var cons jetstream.Consumer
+	var missing error
+	err := retry.Steady(ctx, func(ctx context.Context) (err error) {
+		cons, err = s.JS.Consumer(ctx, s.Stream, s.Consumer)
+		if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
+			missing = fmt.Errorf("stage: consumer %s (run `colophon provision`): %w", s.Consumer, err)
+			return nil
+		}
+		return err
+	}, func(err error, _ time.Duration) {
+		s.Log.Warn("consumer_unreachable", slog.String("consumer", s.Consumer), slog.Any("error", err))
+	})
+	if err != nil { // only ctx ends the waiting
+		return nil, nil
+	}
+	return cons, missing
+}
+
+// fetchWait bounds one pull; what becomes due meanwhile takes the slots that
+// the pull has set aside.
 const fetchWait = time.Second
 
 func (s *Stage[In, Out]) fetch(ctx, work context.Context, cons jetstream.Consumer) error {
-	if s.permits.sem.Acquire(ctx, 1) != nil {
-		return nil
+	free, err := s.permits.reserve(ctx)
+	if err != nil {
+		return nil // a stop
 	}
-	free := 1
-	for free < int(s.permits.size) && s.permits.sem.TryAcquire(1) {
-		free++
-	}
+	defer s.permits.unreserve()
 	if s.flight.len() >= topology.MaxAckPending-free {
-		s.permits.sem.Release(int64(free))
 		return fmt.Errorf("stage: %d messages wait", topology.MaxAckPending)
 	}
 	batch, err := cons.Fetch(free, jetstream.FetchMaxWait(fetchWait))
 	if err != nil {
-		s.permits.sem.Release(int64(free))
 		return err
 	}
 	for m := range batch.Messages() {
-		free--
-		s.wg.Go(func() { s.receive(work, m, &permit{s.permits, 1}) })
-	}
-	if free > 0 {
-		s.permits.sem.Release(int64(free))
+		p := s.permits.arrived()
+		s.wg.Go(func() { s.receive(work, m, p) })
 	}
 	if err := batch.Error(); err != nil && !errors.Is(err, jetstream.ErrNoMessages) {
 		return err
@@ -114,17 +135,35 @@ func (s *Stage[In, Out]) fetch(ctx, work context.Context, cons jetstream.Consume
 	return nil
 }
 
-// own follows this stage's facts: completions of this process are known
-// already, those of a replica or of a lost disk are learned.
+// own follows this stage's facts: completions and attempts of this process are
+// known already, those of a replica or of a lost disk are learned. When the
+// log turns out to be rolled back, it is read again from its start and then
+// healed.
 func (s *Stage[In, Out]) own() *topology.Follower {
 	name := "own:" + s.Consumer
+	filters := append(slices.Clone(s.Own), event.SubjectAttemptFailed)
+	var lacks *healing
 	return &topology.Follower{
-		JS: s.JS, Stream: event.StreamIngest, Filters: s.Own, Log: s.Log,
-		Position:   func() (completed.Position, error) { return s.Completed.Position(name) },
-		RolledBack: s.rolledBack(event.StreamIngest),
+		JS: s.JS, Stream: event.StreamIngest, Filters: filters, Log: s.Log,
+		Position: func() (completed.Position, error) { return s.Completed.Position(name) },
+		RolledBack: func(ctx context.Context, was completed.Position) error {
+			lacks = newHealing(filters)
+			return s.rolledBack(event.StreamIngest)(ctx, was)
+		},
+		CaughtUp: func(ctx context.Context) error {
+			if lacks == nil {
+				return nil
+			}
+			err := s.heal(ctx, lacks)
+			if err == nil {
+				lacks = nil
+			}
+			return err
+		},
 		Handle: func(_ context.Context, batch []topology.Message) error {
 			var done []completed.Completion
 			for _, m := range batch {
+				lacks.saw(m.MsgID)
 				c, err := s.learn(m)
 				if err != nil {
 					return err
@@ -143,19 +182,45 @@ func (s *Stage[In, Out]) learn(m topology.Message) (*completed.Completion, error
 	if err != nil { // of a newer version, or damaged: refused loudly, not guessed at
 		return nil, fmt.Errorf("stage: own fact %d of the log: %w", m.Sequence, err)
 	}
+	c := &completed.Completion{Fact: completed.Fact{ID: m.MsgID, Subject: m.Subject, Data: m.Data}}
+	if failed, ok := f.(event.AttemptFailed); ok {
+		if failed.Service != s.Service || failed.Frame == "" {
+			return nil, nil
+		}
+		c.Attempt = endedOf(failed, c.Fact)
+		return s.news(c)
+	}
 	tokens, out, ok := s.Worker.Learn(f)
 	if !ok {
 		return nil, nil
 	}
-	known, err := s.Completed.HasFact(m.MsgID)
-	if err != nil || known {
-		return nil, err
-	}
-	result, err := json.Marshal(out)
-	if err != nil {
+	if c.Result, err = json.Marshal(out); err != nil {
 		return nil, fmt.Errorf("stage: result: %w", err)
 	}
-	return &completed.Completion{Tokens: tokens, Result: result, Fact: completed.Fact{ID: m.MsgID, Subject: m.Subject, Data: m.Data}}, nil
+	c.Tokens = tokens
+	if op, w := event.OperationOf(f); w.Attempt > 0 {
+		c.Attempt = completed.Ended{Key: attemptKey(op, w.Digest, w.Slot, w.Pass), Attempt: completed.Attempt{Number: w.Attempt, State: completed.AttemptDone, Started: w.Started}}
+	}
+	return s.news(c)
+}
+
+func (s *Stage[In, Out]) news(c *completed.Completion) (*completed.Completion, error) {
+	if known, err := s.Completed.HasFact(c.Fact.ID); err != nil || known {
+		return nil, err
+	}
+	return c, nil
+}
+
+// endedOf gives a failed attempt as its fact tells it.
+func endedOf(f event.AttemptFailed, fact completed.Fact) completed.Ended {
+	counted := f.Attempt
+	if p, err := retry.Parse(f.Policy); err == nil {
+		counted = max(0, p.MaxAttempts+f.Attempt-f.Limit)
+	}
+	return completed.Ended{Key: attemptKey(f.Operation, f.Digest, f.Slot, f.Pass), Attempt: completed.Attempt{
+		Number: f.Attempt, Counted: counted, State: completed.AttemptFailed, Suspect: f.Code == string(fault.WorkerLost),
+		Started: f.Started, NotBefore: f.NotBefore, Dead: f.Decision == event.DecisionDeadLetter, Fact: fact,
+	}}
 }
 
 // dead follows the dead letters of this service.
@@ -182,7 +247,7 @@ func (s *Stage[In, Out]) dead() *topology.Follower {
 
 func (s *Stage[In, Out]) rolledBack(stream string) func(context.Context, completed.Position) error {
 	return func(ctx context.Context, was completed.Position) error {
-		s.tell(ctx, event.OpRolledBack, fault.New("log-rolled-back", nil, "stream %s no longer holds message %d of %s", stream, was.Sequence, was.Stored.Format(time.RFC3339Nano)))
+		s.tell(ctx, event.OpRolledBack, fault.New("log-rolled-back", nil, "stream %s no longer holds message %d of %s", stream, was.Sequence, was.Stored.Format(time.RFC3339Nano)), nil)
 		return nil
 	}
 }

@@ -70,6 +70,13 @@ type Doubter[In, Out any] interface {
 	Still(ctx context.Context, in In, out Out, w event.Work) (bool, error)
 }
 
+// Serial is a [Worker] with keys that touch one thing, such as the revisions of
+// one slot: messages of equal turns are worked one after the other, from check
+// to record, whatever their keys.
+type Serial[In any] interface {
+	Turn(in In) string
+}
+
 // Chooser is a [Worker] that leaves some messages alone.
 type Chooser[In any] interface {
 	Wants(in In) bool
@@ -87,6 +94,8 @@ type Completed interface {
 	DeadOrigin(name string, stored time.Time, msgID string) (completed.Origin, bool, error)
 	DeadPass(operation, slot string) (int, error)
 	Next(name string) (uint64, error)
+	Incarnation() (string, error)
+	Facts(yield func(completed.Fact) error) error
 	Position(name string) (completed.Position, error)
 	Learn(follower string, done []completed.Completion, dead []completed.Dead, pos completed.Position) error
 }
@@ -145,12 +154,17 @@ type delivery struct {
 	permit *permit
 	work   event.Work // once decoded
 	key    event.Key
-	out    outcome
+	spent  int // attempts of a pass that failed
 }
 
-type outcome struct {
-	attempts int
-	fact     completed.Fact // of the failed attempt that decided
+// attemptKey names the attempts of this message's work: those of other bytes
+// that the slot had or will have are counted apart.
+func (d *delivery) attemptKey() string {
+	return attemptKey(d.key.Operation, d.key.Digest, d.work.Slot, d.work.Pass)
+}
+
+func attemptKey(op event.Operation, digest event.Digest, slot event.Slot, pass int) string {
+	return completed.AttemptKey(string(op)+":"+string(digest), slot.String(), pass)
 }
 
 // handle is the order. It returns nil when the message is acked; its one
@@ -172,7 +186,7 @@ func (s *Stage[In, Out]) handle(ctx context.Context, d *delivery) error {
 			return err
 		}
 	}
-	unlock, err := s.running.lock(s.stop, d.key.String(), d.permit) // one works, the others wait for its result
+	unlock, err := s.running.lock(s.stop, s.turn(in, d), d.permit) // one works, the others wait for its result
 	if err != nil {
 		return err
 	}
@@ -198,13 +212,13 @@ func (s *Stage[In, Out]) handle(ctx context.Context, d *delivery) error {
 		return err
 	}
 	if err := s.publish(ctx, fact); err != nil { // publish: returns once stored
-		return err
+		return s.refused(ctx, d, err)
 	}
 	crash.At(s.Service + ".after-publish")
 	// A crash here acts and publishes again; the message id and the next
 	// stage's own set absorb it.
 
-	if err := s.record(in, out, fact, hit); err != nil { // record, synced: a key in the set means the log has its fact
+	if err := s.record(in, out, d, fact); err != nil { // record, synced: a key in the set means the log has its fact
 		return err
 	}
 	crash.At(s.Service + ".after-record")
@@ -214,7 +228,8 @@ func (s *Stage[In, Out]) handle(ctx context.Context, d *delivery) error {
 		return err
 	}
 	s.note(d, hit)
-	return d.msg.DoubleAck(ctx) // ack
+	s.ack(ctx, d) // ack
+	return nil
 }
 
 // work completes what the message says about its slot: the pass is the larger
@@ -243,7 +258,8 @@ func (s *Stage[In, Out]) work(in In, d *delivery) (event.Work, error) {
 // wait lets a message wait for something else, without a work slot. A fault
 // that ends the wait ends the pass: nothing was attempted.
 func (s *Stage[In, Out]) wait(w Waiter[In], in In, d *delivery) error {
-	err := d.permit.without(s.stop, func() error { return w.Wait(s.stop, in) })
+	d.permit.drop()
+	err := w.Wait(s.stop, in)
 	var f *fault.Error
 	if errors.As(err, &f) {
 		return &exhausted{f}
@@ -255,6 +271,14 @@ func (s *Stage[In, Out]) wait(w Waiter[In], in In, d *delivery) error {
 	d.work, err = s.work(in, d) // what it waited for may say more
 	d.work.Pass = pass
 	return err
+}
+
+// turn names what a message must have for itself: its key, or what the worker says.
+func (s *Stage[In, Out]) turn(in In, d *delivery) string {
+	if w, ok := s.Worker.(Serial[In]); ok {
+		return w.Turn(in)
+	}
+	return d.key.String()
 }
 
 func (s *Stage[In, Out]) check(ctx context.Context, in In, d *delivery) (out Out, hit bool, err error) {
@@ -277,9 +301,9 @@ func (s *Stage[In, Out]) check(ctx context.Context, in In, d *delivery) (out Out
 
 // record stores the completion. A hit's own fact is stored too, once, so that
 // a log that lost it can be healed.
-func (s *Stage[In, Out]) record(in In, out Out, fact completed.Fact, hit bool) error {
+func (s *Stage[In, Out]) record(in In, out Out, d *delivery, fact completed.Fact) error {
 	c := completed.Completion{Fact: fact}
-	if hit {
+	if d.work.Hit {
 		known, err := s.Completed.HasFact(fact.ID)
 		if err != nil || known {
 			return err
@@ -290,6 +314,7 @@ func (s *Stage[In, Out]) record(in In, out Out, fact completed.Fact, hit bool) e
 			return fmt.Errorf("stage: result: %w", err)
 		}
 		c.Tokens, c.Result = s.Worker.Tokens(in, out), result
+		c.Attempt = completed.Ended{Key: d.attemptKey(), Attempt: completed.Attempt{Number: d.work.Attempt, State: completed.AttemptDone, Started: d.work.Started}}
 	}
 	return s.Completed.Record(c)
 }

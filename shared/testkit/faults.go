@@ -12,7 +12,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"colophon/shared/completed"
-	"colophon/shared/event"
 )
 
 // ErrInjected is how a call fails that was ordered to.
@@ -27,6 +26,24 @@ type Faults struct {
 	calls  []string
 	before func(call string) error
 	after  func(call string) error
+	killed bool
+}
+
+// Kill makes every later call fail before it did anything, as if the process
+// had died where it stands.
+func (f *Faults) Kill() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.killed = true
+}
+
+func (f *Faults) dead() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.killed {
+		return ErrInjected
+	}
+	return nil
 }
 
 // Set orders faults: before and after are asked with each call's name; nil
@@ -56,6 +73,10 @@ func (f *Faults) Note(call string) error { return f.call(call, func() error { re
 
 func (f *Faults) call(name string, do func() error) error {
 	f.mu.Lock()
+	if f.killed {
+		f.mu.Unlock()
+		return ErrInjected
+	}
 	f.calls = append(f.calls, name)
 	before, after := f.before, f.after
 	f.mu.Unlock()
@@ -64,13 +85,18 @@ func (f *Faults) call(name string, do func() error) error {
 			return err
 		}
 	}
+	if err := f.dead(); err != nil { // killed in before
+		return err
+	}
 	if err := do(); err != nil {
 		return err
 	}
 	if after != nil {
-		return after(name)
+		if err := after(name); err != nil {
+			return err
+		}
 	}
-	return nil
+	return f.dead()
 }
 
 // memory is what a stage asks of its memory.
@@ -84,6 +110,8 @@ type memory interface {
 	DeadOrigin(name string, stored time.Time, msgID string) (completed.Origin, bool, error)
 	DeadPass(operation, slot string) (int, error)
 	Next(name string) (uint64, error)
+	Incarnation() (string, error)
+	Facts(yield func(completed.Fact) error) error
 	Position(name string) (completed.Position, error)
 	Learn(follower string, done []completed.Completion, dead []completed.Dead, pos completed.Position) error
 }
@@ -121,6 +149,22 @@ func (m *Memory) SetDead(d completed.Dead) error {
 	return m.f.call("dead", func() error { return m.memory.SetDead(d) })
 }
 
+// Learn is refused once killed: what a dead process read is not stored.
+func (m *Memory) Learn(follower string, done []completed.Completion, dead []completed.Dead, pos completed.Position) error {
+	if err := m.f.dead(); err != nil {
+		return err
+	}
+	return m.memory.Learn(follower, done, dead, pos)
+}
+
+// Next is refused once killed.
+func (m *Memory) Next(name string) (uint64, error) {
+	if err := m.f.dead(); err != nil {
+		return 0, err
+	}
+	return m.memory.Next(name)
+}
+
 // JetStream wraps what a stage publishes and acks through.
 func (f *Faults) JetStream(js jetstream.JetStream) jetstream.JetStream { return &faultyJS{js, f} }
 
@@ -142,7 +186,10 @@ func (j *faultyJS) PublishMsg(ctx context.Context, m *nats.Msg, opts ...jetstrea
 
 func (j *faultyJS) Consumer(ctx context.Context, stream, name string) (jetstream.Consumer, error) {
 	c, err := j.JetStream.Consumer(ctx, stream, name)
-	return &faultyConsumer{c, j.f}, err
+	if err != nil {
+		return nil, err
+	}
+	return &faultyConsumer{c, j.f}, nil
 }
 
 type faultyConsumer struct {
@@ -189,8 +236,9 @@ func (m *faultyMsg) DoubleAck(ctx context.Context) error {
 
 func (m *faultyMsg) Nak() error { return m.f.call("nak", m.Msg.Nak) }
 
-// Publishes reports whether a call stores a fact of the line's work (not an
-// op fact) or a dead letter.
-func Publishes(call string) bool {
-	return call == "publish "+event.SubjectDerivative+".jp2" || call == "publish "+event.SubjectAttemptFailed
+func (m *faultyMsg) InProgress() error {
+	if err := m.f.dead(); err != nil {
+		return err
+	}
+	return m.Msg.InProgress()
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"testing"
 	"time"
 
@@ -113,6 +114,9 @@ func ReadAll(tb testing.TB, js jetstream.JetStream, stream string, subjects ...s
 		m, err := st.GetMsg(ctx, seq)
 		OK(tb, err)
 		if len(want) == 0 || want[m.Subject] {
+			for _, h := range []string{"Nats-Sequence", "Nats-Stream", "Nats-Subject", "Nats-Time-Stamp"} { // of a direct get
+				m.Header.Del(h)
+			}
 			out = append(out, Stored{m.Sequence, m.Subject, m.Header, m.Data, m.Time})
 		}
 	}
@@ -128,5 +132,25 @@ func Unfinished(tb testing.TB, js jetstream.JetStream, stream, consumer string) 
 	c, err := js.Consumer(ctx, stream, consumer)
 	OK(tb, err)
 	info := c.CachedInfo()
-	return info.NumAckPending + int(info.NumPending)
+	left := info.NumAckPending + int(info.NumPending)
+	if left > 0 {
+		return left
+	}
+	// A message that was stored a moment ago may not be counted as pending yet.
+	st, err := js.Stream(ctx, stream)
+	OK(tb, err)
+	for _, filter := range append(info.Config.FilterSubjects, info.Config.FilterSubject) {
+		if filter == "" {
+			continue
+		}
+		last, err := st.GetLastMsgForSubject(ctx, filter)
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			continue
+		}
+		OK(tb, err)
+		if last.Sequence > info.Delivered.Stream {
+			left++
+		}
+	}
+	return left
 }

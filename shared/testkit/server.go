@@ -12,11 +12,17 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats-server/v2/server/ats"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"colophon/shared/topology"
 )
+
+// The server keeps one clock goroutine a process for the access times of its
+// caches, started by the first server and ended by the last. Held from here it
+// belongs to no synctest bubble, and bubbles with servers may run side by side.
+func init() { ats.Register() }
 
 // Broker is an embedded server that syncs every message, on a folder of its
 // own. Connections made by [Broker.Connect] find it again after a restart.
@@ -142,7 +148,7 @@ func (b *Broker) Provision(profiles ...string) {
 // NewBroker starts and provisions a server for one test and stops it behind it.
 func NewBroker(tb testing.TB, profiles ...string) (*Broker, jetstream.JetStream) {
 	tb.Helper()
-	b := StartBroker(tb, tb.TempDir())
+	b := StartBroker(tb, TempDir(tb))
 	b.Provision(profiles...)
 	nc, js := b.Connect()
 	tb.Cleanup(func() {

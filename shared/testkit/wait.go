@@ -24,11 +24,12 @@ func Eventually(tb testing.TB, what string, holds func() bool) {
 // EventuallyWithin is [Eventually] for a condition that must hold in time.
 func EventuallyWithin(tb testing.TB, within time.Duration, what string, holds func() bool) {
 	tb.Helper()
+	pause := max(2*time.Millisecond, within/5000)
 	for end := time.Now().Add(within); !holds(); {
 		if time.Now().After(end) {
 			tb.Fatalf("waited %v for: %s", within, what)
 		}
-		time.Sleep(2 * time.Millisecond) // between two looks; the condition decides
+		time.Sleep(pause) // between two looks; the condition decides
 	}
 }
 
@@ -97,4 +98,26 @@ func (l *Logbook) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.buf.String()
+}
+
+// TempDir is a folder for one test, in memory where the machine has such a
+// place: a kill loses nothing there, and the broker's syncs cost nothing.
+func TempDir(tb testing.TB) string {
+	tb.Helper()
+	const memory = "/dev/shm"
+	dir, err := os.MkdirTemp(memory, "colophon-test-")
+	if err != nil {
+		return tb.TempDir()
+	}
+	tb.Cleanup(func() { _ = os.RemoveAll(dir) }) // nothing to report: it is gone or swept at boot
+	return dir
+}
+
+// Scale gives the size of a random test: quick on every change, soak with
+// COLOPHON_SOAK set.
+func Scale(quick, soak int) int {
+	if os.Getenv("COLOPHON_SOAK") != "" {
+		return soak
+	}
+	return quick
 }

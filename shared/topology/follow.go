@@ -37,6 +37,9 @@ type Follower struct {
 	Handle func(ctx context.Context, batch []Message) error
 	// RolledBack is told when the stream no longer holds the position.
 	RolledBack func(ctx context.Context, was completed.Position) error
+	// CaughtUp, where set, is told each time a connection has handled all that
+	// the stream held when it began. An error ends the follower.
+	CaughtUp func(ctx context.Context) error
 
 	once  sync.Once
 	ready chan struct{}
@@ -150,8 +153,11 @@ func (f *Follower) session(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if cons.CachedInfo().NumPending == 0 {
-		f.markReady()
+	behind := cons.CachedInfo().NumPending // messages until it has caught up
+	if behind == 0 {
+		if err := f.caughtUp(ctx); err != nil {
+			return err
+		}
 	}
 	arrived := make(chan jetstream.Msg, followBatch)
 	consume, err := cons.Consume(func(m jetstream.Msg) {
@@ -170,19 +176,17 @@ func (f *Follower) session(ctx context.Context) error {
 		return err
 	}
 	defer consume.Stop()
-	return f.read(ctx, arrived, consume.Closed())
+	return f.read(ctx, arrived, consume.Closed(), behind)
 }
 
-func (f *Follower) read(ctx context.Context, arrived <-chan jetstream.Msg, closed <-chan struct{}) error {
+func (f *Follower) read(ctx context.Context, arrived <-chan jetstream.Msg, closed <-chan struct{}, behind uint64) error {
 	for {
 		var batch []Message
-		var pending uint64
 		add := func(m jetstream.Msg) error {
 			meta, err := m.Metadata()
 			if err != nil {
 				return err
 			}
-			pending = meta.NumPending
 			batch = append(batch, Message{
 				Position: completed.Position{Sequence: meta.Sequence.Stream, Stored: meta.Timestamp.UTC(), MsgID: m.Headers().Get(event.HeaderMsgID)},
 				Subject:  m.Subject(), Header: m.Headers(), Data: m.Data(),
@@ -216,16 +220,30 @@ func (f *Follower) read(ctx context.Context, arrived <-chan jetstream.Msg, close
 			}
 			return &handleError{err}
 		}
-		if pending == 0 {
-			f.markReady()
+		if n := uint64(len(batch)); behind > n {
+			behind -= n
+		} else if behind > 0 {
+			behind = 0
+			if err := f.caughtUp(ctx); err != nil {
+				return err
+			}
 		}
 	}
 }
 
-func (f *Follower) markReady() {
+func (f *Follower) caughtUp(ctx context.Context) error {
+	if f.CaughtUp != nil {
+		if err := f.CaughtUp(ctx); err != nil {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			return &handleError{err}
+		}
+	}
 	select {
 	case <-f.Ready():
 	default:
 		close(f.ready)
 	}
+	return nil
 }

@@ -179,6 +179,10 @@ func checkStream(ctx context.Context, js jetstream.JetStream, want jetstream.Str
 	differ(got.DenyPurge != want.DenyPurge, "deny-purge is %v", got.DenyPurge)
 	differ(got.MaxMsgSize != want.MaxMsgSize, "takes messages of %d bytes, not %d", got.MaxMsgSize, want.MaxMsgSize)
 	differ(got.NoAck, "does not acknowledge")
+	differ(got.AllowMsgTTL, "lets messages expire by a header")
+	differ(got.Sealed, "is sealed")
+	differ(got.Replicas < want.Replicas, "has %d replicas, not %d", got.Replicas, want.Replicas)
+	differ(got.SubjectTransform != nil, "renames subjects")
 	differ(got.Mirror != nil || len(got.Sources) > 0, "copies another stream")
 	differ(!slices.Equal(got.Subjects, want.Subjects), "listens on %s, not %s", strings.Join(got.Subjects, " "), strings.Join(want.Subjects, " "))
 	return out, nil
@@ -208,6 +212,10 @@ func checkConsumer(ctx context.Context, js jetstream.JetStream, want Consumer) (
 	differ(got.MaxDeliver != w.MaxDeliver, "gives up after %d deliveries", got.MaxDeliver)
 	differ(len(got.BackOff) > 0, "has a back-off of its own")
 	differ(got.MaxAckPending != w.MaxAckPending, "allows %d unacknowledged messages, not %d", got.MaxAckPending, w.MaxAckPending)
+	differ(got.DeliverPolicy != w.DeliverPolicy, "leaves out what was stored before it: delivers %v", got.DeliverPolicy)
+	differ(got.HeadersOnly, "delivers headers only")
+	differ(got.InactiveThreshold > 0, "is dropped when idle for %v", got.InactiveThreshold)
+	differ(got.MemoryStorage, "is kept in memory")
 	differ(!slices.Equal(filters, want.Filter), "filters %v, not %v", filters, want.Filter)
 	return out, nil
 }
