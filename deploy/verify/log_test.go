@@ -205,3 +205,32 @@ func TestChains(t *testing.T) {
 		})
 	}
 }
+
+// TestConflicts: an event that the log tells in two ways is reported, and must
+// be among the ledger's records.
+func TestConflicts(t *testing.T) {
+	t.Parallel()
+	first, second := newPage("b", "1", 1, "x"), newPage("b", "2", 2, "x")
+	build := func(recorded bool) Report {
+		w := newWorld(t)
+		w.open("b", 3)
+		w.publish(first.captureFact())
+		w.publish(first.fixedFact(1, 1), w.fixedRecords(first)...)
+		w.publish(second.captureFact())
+		f := second.fixedFact(1, 1)
+		f.Fixed.Format.PUID = "fmt/1"
+		records := []map[string]any{w.accession(second)}
+		if recorded {
+			name := "event:format-identification:" + string(first.digest())
+			c := w.event("event:conflict:"+name+"+0123456789abcdef", "", first.slot, first.digest(), map[string]any{"conflict": map[string]any{"name": name}})
+			c["outcome"] = "warning"
+			records = append([]map[string]any{c}, records...)
+		}
+		w.publish(f, records...)
+		w.file(first.master(), []byte(first.bytes))
+		w.write(w.book())
+		return w.run()
+	}
+	expectKinds(t, build(true), "event:format-identification:", "conflict")
+	expectKinds(t, build(false), "event:format-identification:", "conflict-missing", "conflict")
+}

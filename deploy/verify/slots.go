@@ -176,7 +176,8 @@ func (s *slots) declared(f event.BatchFact, m message) error {
 	switch {
 	case f.State == "converged":
 		if f.Number > b.Convergence {
-			b.Convergence, b.Seq, b.At, b.Holds = f.Number, m.seq, m.stored, true
+			b.Convergence, b.Seq, b.At = f.Number, m.seq, m.stored
+			b.Holds = b.Counts.Converged() // what undid it may stand before it
 		}
 	case !b.Known || f.Number >= b.Number:
 		b.BatchFact, b.Known = f, true

@@ -127,8 +127,11 @@ func (j *judge) run(ctx context.Context) (err error) {
 		name  string
 		judge func(context.Context) error
 	}{
-		{"log", j.judgeLog}, {"ledger", j.judgeLedger}, {"objects", j.judgeObjects},
-		{"dead letters", j.judgeLetters}, {"batches", j.judgeBatches},
+		{"log", j.judgeLog},
+		{"ledger", j.judgeLedger},
+		{"objects", j.judgeObjects},
+		{"dead letters", j.judgeLetters},
+		{"batches", j.judgeBatches},
 	} {
 		if err := step.judge(ctx); err != nil {
 			return fmt.Errorf("verify: %s: %w", step.name, err)

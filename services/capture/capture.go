@@ -62,7 +62,7 @@ func New(c Config) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("capture: %w", err)
 	}
-	view, err := openView(filepath.Join(c.State, "view"), c.Log)
+	view, err := openView(nil, filepath.Join(c.State, "view"), c.Log)
 	if err != nil {
 		return nil, errors.Join(err, set.Close())
 	}
@@ -75,7 +75,8 @@ func (s *Service) Close() error { return errors.Join(s.view.close(), s.set.Close
 // Health tells what halts the service, or nil.
 func (s *Service) Health() error { return s.halts.Err() }
 
-// Run works until ctx ends.
+// Run works until ctx ends. When it returns, nothing of it reads or writes any
+// more.
 func (s *Service) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	followers := s.view.followers(s.JS)
@@ -89,18 +90,21 @@ func (s *Service) Run(ctx context.Context) error {
 			return g.Wait()
 		}
 	}
-	endpoints, err := s.serve()
-	if err != nil {
-		return err
-	}
-	context.AfterFunc(ctx, func() { _ = endpoints.Stop() })
-
+	g.Go(func() error {
+		stop, err := s.serve(ctx)
+		if err != nil {
+			return err
+		}
+		<-ctx.Done()
+		stop()
+		return nil
+	})
 	known := declared{s.set, new(news)}
 	batches := stage.New(s.stage(topology.CaptureBatch, 1, event.SubjectBatchOpened, event.SubjectBatchChanged), &declarations{
-		declared: known, store: s.Store, view: s.view, agent: s.agent, policy: s.Policy, defaults: s.Profiles,
+		declared: known, store: s.Store, agent: s.agent, policy: s.Policy, defaults: s.Profiles,
 	})
 	frames := stage.New(s.stage(topology.CaptureFrame, s.Concurrency, event.SubjectFrameCaptured), &frames{
-		set: s.set, store: s.Store, roots: s.Roots, view: s.view, declared: known,
+		set: s.set, store: s.Store, roots: s.Roots, view: s.view, js: s.JS, declared: known,
 	})
 	s.halts.Add(batches.Halted)
 	s.halts.Add(frames.Halted)

@@ -5,9 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
+	"strconv"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"colophon/shared/completed"
 	"colophon/shared/event"
@@ -15,24 +16,18 @@ import (
 	"colophon/shared/storage"
 )
 
-// settleTime is how long a file must have been left alone before its bytes are
-// believed to be whole.
-const settleTime = 2 * time.Second
-
 // frameIn is a capture.frame message with what its declaration says.
 type frameIn struct {
 	event.FrameMessage
 	Gateway string
-	batch   event.BatchFact // filled by Wait
+	batch   event.BatchFact // filled by Work
 }
 
 // taken is what capture made of a slot's bytes.
 type taken struct {
 	Digest   event.Digest `json:"digest"`
 	Revision int          `json:"revision"`
-	Pass     int          `json:"pass"` // that read them
-	// Superseded is the staging key of the revision before.
-	Superseded string `json:"superseded,omitempty"`
+	Pass     int          `json:"pass"` // that they were told under when they were read
 	event.Captured
 }
 
@@ -42,6 +37,7 @@ type frames struct {
 	store *storage.Store
 	roots *Roots
 	view  *view
+	js    jetstream.JetStream
 	declared
 }
 
@@ -81,176 +77,40 @@ func (f *frames) Work(in *frameIn) event.Work {
 
 func (f *frames) Key(in *frameIn) event.Key { return event.CaptureKey(in.Token(), in.Slot) }
 
-// Wait waits for the batch's declaration, and for a file that was touched a
-// moment ago to be left alone.
-func (f *frames) Wait(ctx context.Context, in *frameIn) error {
-	b, err := f.declared.wait(ctx, in.Batch)
-	if err != nil {
-		return err
-	}
-	in.batch = b
-	if in.Size != nil && in.SHA256 != "" {
-		return nil
-	}
-	file, st, err := f.roots.Open(in.Sources[0])
-	if err != nil {
-		return nil // Act says what is wrong with it
-	}
-	if err := file.Close(); err != nil {
-		return nil
-	}
-	return pause(ctx, settleTime-time.Since(st.ModTime))
-}
+// Turn lets one message of a slot at a time be worked on: two looks at one
+// source have different keys, and both would else become the same revision.
+func (f *frames) Turn(in *frameIn) string { return in.Slot.String() }
 
-func pause(ctx context.Context, d time.Duration) error {
-	if d > settleTime { // a clock that runs ahead settles nothing
-		return nil
-	}
-	return wait(ctx, d)
-}
-
-func wait(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return nil
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// Act reads the source once, into staging, hashing what it reads.
-func (f *frames) Act(ctx context.Context, in *frameIn, w event.Work) (taken, error) {
-	var errs []error
-	for _, source := range in.Sources {
-		out, err := f.take(ctx, in, w, source)
-		if err == nil {
-			return out, nil
-		}
-		if ctx.Err() != nil {
-			return taken{}, ctx.Err()
-		}
-		if c := fault.Of(err).Class(); c == fault.Environment || fault.Of(err).Operation != "" {
-			return taken{}, err
-		}
-		errs = append(errs, err)
-	}
-	return taken{}, errs[0] // each source failed; the first is the one that was meant
-}
-
-func (f *frames) take(ctx context.Context, in *frameIn, w event.Work, source string) (taken, error) {
-	file, before, err := f.roots.Open(source)
-	if err != nil {
-		return taken{}, err
-	}
-	defer file.Close() //nolint:errcheck // only read
-	if before.Size == 0 {
-		return taken{}, fault.New(fault.Empty, nil, "the source has no bytes")
-	}
-	if in.Size != nil && *in.Size != before.Size {
-		return taken{}, fault.New(fault.SourceUnsettled, nil, "the source has %d bytes, %d were declared", before.Size, *in.Size)
-	}
-	f.store.Expect(before.Size)
-	last, err := f.last(in.Slot)
-	if err != nil {
-		return taken{}, err
-	}
-	revision := 1
-	written, err := f.store.WriteNamed(ctx, storage.StagingFolder(string(in.Batch)), reading{file}, func(d storage.Digest) string {
-		revision = last.Revision
-		if last.Digest != event.Digest(d) {
-			revision++
-		}
-		return storage.StagingName(string(in.Frame), revision, d)
-	}, storage.Options{MaxBytes: before.Size})
-	var tooLarge *storage.TooLargeError
-	if errors.As(err, &tooLarge) {
-		return taken{}, unsettled()
-	}
-	if err != nil {
-		return taken{}, err
-	}
-	digest := event.Digest(written.Digest)
-	key := storage.StagingKey(string(in.Batch), string(in.Frame), revision, written.Digest)
-	if after, err := look(file); err != nil || !after.Same(before) || written.Size != before.Size {
-		return taken{}, errors.Join(unsettled(), f.drop(key, written.Existed))
-	}
-	if err := f.changed(in, last, digest); err != nil {
-		return taken{}, err
-	}
-	return taken{Digest: digest, Revision: revision, Pass: w.Pass, Superseded: last.Staging, Captured: event.Captured{
-		Source: source, Stat: &before, Size: written.Size, Staging: key, Declared: in.SHA256, DeclaredBy: in.DeclaredBy,
-		Replaces: replaced(last, digest), Gateway: in.Gateway, Device: in.Device, Operator: in.Operator, ScannedAt: in.ScannedAt, TakenAt: time.Now().UTC(), Acquisition: in.Acquisition,
-	}}, nil
-}
-
-func unsettled() error {
-	return fault.New(fault.SourceUnsettled, nil, "the source was still being written while it was read")
-}
-
-func replaced(last taken, d event.Digest) event.Digest {
-	if last.Digest == d {
-		return last.Replaces
-	}
-	return last.Digest
-}
-
-// drop removes staged bytes that a failed attempt itself made.
-func (f *frames) drop(key string, existed bool) error {
-	if existed {
-		return nil
-	}
-	return f.store.Remove(key)
-}
-
-// changed refuses other bytes for a slot that is done, unless the message says
-// which content it may supersede. The bytes stay in staging while the case is
-// open.
-func (f *frames) changed(in *frameIn, last taken, d event.Digest) error {
-	if last.Digest == "" || last.Digest == d || in.Replaces == last.Digest {
-		return nil
-	}
-	p, known, err := f.view.slot(in.Slot)
-	if err != nil {
-		return err
-	}
-	if !known || p.Fixed == nil || !done(p, in.batch.Profiles) {
-		return nil // an unfinished slot takes other bytes as its next revision
-	}
-	e := fault.New(fault.SourceChanged, nil, "the slot is done with %s; its source now has %s", p.Pinned, d)
-	e.Operation, e.Declared = string(event.SourceChanged), string(d)
-	return e
-}
-
-func done(p event.Progress, profiles []string) bool {
-	p.Changed = 0
-	return p.State(profiles) == event.StateDone
-}
-
+// Fact speaks of the message's own claim, hit or miss: a corrected digest is
+// compared, not the one that was declared when the bytes were read.
 func (f *frames) Fact(in *frameIn, out taken, w event.Work) event.Fact {
 	w.Schema, w.Digest, w.Revision = event.SchemaFrameCaptured, out.Digest, out.Revision
+	if !w.Hit {
+		w.Pass = out.Pass
+	}
+	out.Declared, out.DeclaredBy = in.SHA256, in.DeclaredBy
 	return event.FrameCaptured{Work: w, Captured: out.Captured}
 }
 
-// lastToken is where the newest capture of a slot is kept.
-func lastToken(s event.Slot) string { return event.Key{Operation: "last-capture", Slot: s}.String() }
-
-// Tokens: the digest that was read, never the one that was declared; and the
-// source token, which stands for the same look at the same file.
+// Tokens: the digest that was read, never the one that was declared; the
+// source token, which stands for the same look at the same file; and the
+// revision.
 func (f *frames) Tokens(in *frameIn, out taken) []string {
-	return tokens(in.Slot, in.Token(), out.Digest)
+	return tokens(in.Slot, in.Token(), out.Digest, out.Revision)
 }
 
-func tokens(s event.Slot, sent, read event.Digest) []string {
-	t := []string{event.CaptureKey(read, s).String(), lastToken(s)}
+func tokens(s event.Slot, sent, read event.Digest, revision int) []string {
+	t := []string{event.CaptureKey(read, s).String(), revisionToken(s, revision)}
 	if sent.IsSource() {
 		t = append(t, event.CaptureKey(sent, s).String())
 	}
 	return t
+}
+
+// revisionToken is where one revision of a slot is kept. Each has its own, so
+// that whatever order facts are learned in, the last one stays the last.
+func revisionToken(s event.Slot, n int) string {
+	return event.Key{Operation: "revision", Digest: event.Digest(strconv.Itoa(n)), Slot: s}.String()
 }
 
 func (f *frames) Learn(fact event.Fact) ([]string, taken, bool) {
@@ -262,13 +122,35 @@ func (f *frames) Learn(fact event.Fact) ([]string, taken, bool) {
 	if c.Stat != nil {
 		sent = event.SourceToken(c.Source, *c.Stat)
 	}
-	return tokens(c.Slot, sent, c.Digest), taken{Digest: c.Digest, Revision: c.Revision, Pass: c.Pass, Captured: c.Captured}, true
+	return tokens(c.Slot, sent, c.Digest, c.Revision), taken{Digest: c.Digest, Revision: c.Revision, Pass: c.Pass, Captured: c.Captured}, true
 }
 
-// Still believes a hit while the bytes are there, in staging or as a master,
-// unless a later pass was asked for and the source looks otherwise now: it may
-// have been repaired. A source that is gone meanwhile is no fault then.
-func (f *frames) Still(_ context.Context, in *frameIn, out taken, w event.Work) (bool, error) {
+// revision gives what is kept of one revision of a slot.
+func (f *frames) revision(s event.Slot, n int) (t taken, ok bool, err error) {
+	data, ok, err := f.set.Result(revisionToken(s, n))
+	if err != nil || !ok {
+		return t, false, err
+	}
+	return t, true, json.Unmarshal(data, &t)
+}
+
+// last gives the newest revision of a slot: they are numbered from 1 without
+// gaps. Zero: there is none yet.
+func (f *frames) last(s event.Slot) (t taken, err error) {
+	for n := 1; ; n++ {
+		next, ok, err := f.revision(s, n)
+		if err != nil || !ok {
+			return t, err
+		}
+		t = next
+	}
+}
+
+// Still believes a hit while the bytes are there, in staging or as a master. A
+// later pass looks closer, since something was not right: whether the source
+// looks otherwise now (a source that is gone is no fault then), and whether
+// the staged bytes are what they were.
+func (f *frames) Still(ctx context.Context, in *frameIn, out taken, w event.Work) (bool, error) {
 	last, err := f.last(in.Slot)
 	if err != nil {
 		return false, err
@@ -276,13 +158,21 @@ func (f *frames) Still(_ context.Context, in *frameIn, out taken, w event.Work) 
 	if last.Digest != out.Digest { // the slot has had other bytes since
 		return false, nil
 	}
-	if w.Pass > out.Pass && f.touched(out) {
+	again := w.Pass > out.Pass
+	if again && f.touched(out) {
 		return false, nil
 	}
 	if fixed, err := f.store.Exists(storage.MasterKey(storage.Digest(out.Digest))); err != nil || fixed {
 		return fixed, err
 	}
-	return f.store.Exists(out.Staging)
+	if !again {
+		return f.store.Exists(out.Staging)
+	}
+	d, _, err := f.store.Digest(ctx, out.Staging)
+	if errors.Is(err, storage.ErrNotExist) {
+		return false, nil
+	}
+	return event.Digest(d) == out.Digest, err
 }
 
 func (f *frames) touched(out taken) bool {
@@ -294,21 +184,13 @@ func (f *frames) touched(out taken) bool {
 	return out.Stat == nil || !st.Same(*out.Stat)
 }
 
-func (f *frames) last(s event.Slot) (taken, error) {
-	var t taken
-	data, ok, err := f.set.Result(lastToken(s))
-	if err != nil || !ok {
-		return t, err
-	}
-	return t, json.Unmarshal(data, &t)
-}
-
 // Finish removes the staged bytes of the revision that this one took over from.
-func (f *frames) Finish(_ context.Context, _ *frameIn, out taken) error {
-	if out.Superseded == "" || out.Superseded == out.Staging {
-		return nil
+func (f *frames) Finish(_ context.Context, in *frameIn, out taken) error {
+	before, ok, err := f.revision(in.Slot, out.Revision-1)
+	if err != nil || !ok || before.Staging == out.Staging {
+		return err
 	}
-	return f.store.Remove(out.Superseded)
+	return f.store.Remove(before.Staging)
 }
 
 func (f *frames) Probe(_ context.Context, deep bool) error { return probe(f.store, deep) }

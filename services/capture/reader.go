@@ -13,11 +13,11 @@ type Reader struct{ view *view }
 
 // OpenReader opens the view in a service's state folder.
 func OpenReader(state string) (*Reader, error) {
-	db, err := openViewReadOnly(filepath.Join(state, "view"))
+	v, err := openViewReadOnly(filepath.Join(state, "view"))
 	if err != nil {
 		return nil, err
 	}
-	return &Reader{&view{db: db}}, nil
+	return &Reader{v}, nil
 }
 
 // Close releases the view.
@@ -48,4 +48,4 @@ func (r *Reader) Frames(b event.Name, undone bool, each func(event.FrameStatus) 
 }
 
 // Batches lists the batches known.
-func (r *Reader) Batches() (event.BatchList, error) { return r.view.list() }
+func (r *Reader) Batches() (event.BatchList, error) { return r.view.list("", nil) }

@@ -2,14 +2,12 @@ package deriver
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/semaphore"
@@ -36,8 +34,9 @@ type maker struct {
 	total   int64 // bytes of memory that helpers may take together
 	memory  *semaphore.Weighted
 
-	mu  sync.Mutex
-	pin bool // the log holds the recipe
+	pinning sync.Mutex // one publishes the recipe, the others wait
+	mu      sync.Mutex
+	held    event.Digest // of the recipe that the log holds under the name, once known
 }
 
 // made is what is kept of a derivative: the facts' own result.
@@ -71,8 +70,8 @@ func (m *maker) Decode(_ string, _ nats.Header, data []byte) (*event.FrameFixed,
 	if err := in.Slot.Validate(); err != nil {
 		return nil, err
 	}
-	if !in.Digest.Valid() || in.Fixed.Master == "" {
-		return nil, errors.New("/digest: a fixed frame needs its digest and its master")
+	if !in.Digest.Valid() || in.Fixed.Master != storage.MasterKey(storage.Digest(in.Digest)) {
+		return nil, errors.New("/digest: a fixed frame needs its digest and the master of that digest")
 	}
 	return &in, nil
 }
@@ -97,8 +96,12 @@ func (m *maker) Act(ctx context.Context, in *event.FrameFixed, _ event.Work) (ma
 	if err != nil {
 		return made{}, err
 	}
-	if there, err := m.store.Exists(in.Fixed.Master); err != nil || !there {
-		return made{}, errors.Join(err, fault.New(fault.BytesMissing, nil, "the master is not in the archive"))
+	there, err := m.store.Exists(in.Fixed.Master)
+	if err != nil {
+		return made{}, err // the archive's own trouble
+	}
+	if !there {
+		return made{}, fault.New(fault.BytesMissing, nil, "the master is not in the archive")
 	}
 	res, err := derive.Derive(ctx, derive.Request{
 		Path: path, Digest: string(in.Digest), Name: string(in.Frame), Recipe: m.recipe, Scratch: m.scratch, Reserve: m.reserve,
@@ -109,7 +112,7 @@ func (m *maker) Act(ctx context.Context, in *event.FrameFixed, _ event.Work) (ma
 	defer res.Close() //nolint:errcheck // scratch is swept at start
 	outputs, err := m.keep(ctx, in.Digest, res.Outputs)
 	if err != nil {
-		return made{}, err
+		return made{}, scratchFault(err)
 	}
 	out := made{Derived: event.Derived{
 		Profile: m.recipe.Name, RecipeDigest: m.pinned.Digest, Arguments: res.Args, Outputs: outputs, Technical: technical(res.Technical),
@@ -156,47 +159,16 @@ func (m *maker) reserve(ctx context.Context, bytes int64) (func(), error) {
 	return func() { m.memory.Release(bytes) }, nil
 }
 
-// ensurePinned puts the recipe into the log under its name, once. A log that
-// holds another recipe under that name halts this consumer: another recipe
-// needs another name.
-func (m *maker) ensurePinned(ctx context.Context) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.pin {
-		return nil
+// scratchFault names what is wrong with scratch files on their way into the
+// archive: neither the master nor the archive is at fault.
+func scratchFault(err error) error {
+	var source *storage.SourceError
+	var digest *storage.DigestError
+	if errors.As(err, &source) || errors.As(err, &digest) {
+		return fault.New(fault.ReadFailed, err, "a scratch file could not be read back as it was written")
 	}
-	token := pinToken(m.recipe.Name)
-	data, known, err := m.set.Result(token)
-	if err != nil {
-		return err
-	}
-	if known {
-		var was made
-		if err := json.Unmarshal(data, &was); err != nil {
-			return fmt.Errorf("deriver: %w", err)
-		}
-		if was.RecipeDigest != m.pinned.Digest {
-			return fault.New(fault.ProfileMismatch, nil, "profile %s is pinned as %s; this build has %s: give the other recipe another name", m.recipe.Name, was.RecipeDigest, m.pinned.Digest)
-		}
-		m.pin = true
-		return nil
-	}
-	m.pinned.At = time.Now().UTC()
-	if _, err := m.log.PublishFact(ctx, m.pinned, nil); err != nil {
-		return err
-	}
-	result, err := json.Marshal(made{Derived: event.Derived{Profile: m.recipe.Name, RecipeDigest: m.pinned.Digest}})
-	if err != nil {
-		return fmt.Errorf("deriver: %w", err)
-	}
-	if err := m.set.Record(completed.Completion{Tokens: []string{token}, Result: result}); err != nil {
-		return err
-	}
-	m.pin = true
-	return nil
+	return err
 }
-
-func pinToken(profile string) string { return "profile:" + event.Encode(profile) }
 
 func faultOf(err error) error {
 	var f *derive.Fault
@@ -226,7 +198,7 @@ func (m *maker) Tokens(in *event.FrameFixed, _ made) []string { return []string{
 func (m *maker) Learn(f event.Fact) ([]string, made, bool) {
 	switch f := f.(type) {
 	case event.ProfilePinned:
-		return []string{pinToken(f.Name)}, made{Derived: event.Derived{Profile: f.Name, RecipeDigest: f.Digest}}, f.Name == m.recipe.Name
+		return m.learnPin(f)
 	case event.DerivativeMade:
 		return []string{event.DerivativeKey(f.Derived.Profile, f.Digest).String()}, made{f.Derived, f.Helpers}, true
 	}
@@ -245,9 +217,14 @@ func (m *maker) Still(_ context.Context, _ *event.FrameFixed, out made, _ event.
 
 func (m *maker) Finish(context.Context, *event.FrameFixed, made) error { return nil }
 
+// Probe: a log that holds another recipe halts the consumer before it takes
+// anything, and for as long as this build runs.
 func (m *maker) Probe(_ context.Context, deep bool) error {
 	if err := derive.Probe(); err != nil {
 		return faultOf(err)
+	}
+	if _, err := m.pinHeld(); err != nil {
+		return err
 	}
 	err := m.store.CheckSpace()
 	if err == nil && deep {

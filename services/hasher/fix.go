@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 
@@ -18,7 +19,12 @@ import (
 // fixer is the worker: one slot's bytes, read again, hashed and promoted.
 type fixer struct {
 	store *storage.Store
-	ids   *identify.Identifier
+	ids   identifier
+}
+
+// identifier tells a format from content: safe together, safe to repeat.
+type identifier interface {
+	Identify(ctx context.Context, r io.ReaderAt, size int64, name string) (identify.Format, error)
 }
 
 func (f *fixer) Decode(subject string, h nats.Header, data []byte) (*event.FrameCaptured, error) {
@@ -112,8 +118,12 @@ func (f *fixer) Finish(_ context.Context, in *event.FrameCaptured, _ event.Fixed
 	return nil
 }
 
-// Still believes a hit while the master is there.
-func (f *fixer) Still(_ context.Context, _ *event.FrameCaptured, out event.Fixed, _ event.Work) (bool, error) {
+// Still believes a hit while the master is there, and for a message that
+// declares the digest it has, or none: another claim is looked at and refused.
+func (f *fixer) Still(_ context.Context, in *event.FrameCaptured, out event.Fixed, _ event.Work) (bool, error) {
+	if in.Declared != "" && in.Declared != out.StoredDigest {
+		return false, nil
+	}
 	return f.store.Exists(out.Master)
 }
 

@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -87,8 +88,11 @@ func decode(_ string, _ nats.Header, data []byte) (*event.FrameCaptured, error) 
 	if err := c.Slot.Validate(); err != nil {
 		return nil, err
 	}
-	if !c.Digest.Valid() || c.Staging == "" {
-		return nil, errors.New("/digest: a captured frame needs its digest and its staging key")
+	if !c.Digest.Valid() {
+		return nil, errors.New("/digest: a captured frame needs its digest")
+	}
+	if !strings.HasPrefix(c.Staging, "staging/") { // it is promoted from there and removed
+		return nil, errors.New("/staging: a captured frame needs its staging key")
 	}
 	return &c, nil
 }

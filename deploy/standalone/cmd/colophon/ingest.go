@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
 	"golang.org/x/term"
@@ -94,10 +95,14 @@ func (c *ingestCmd) once(s *session, batch event.Name, policy []byte) (res stand
 	res, err = a.Ingest(s, o, listing)
 	finish()
 	if err != nil && !a.Own() && s.Err() == nil {
+		wait := 10 * time.Millisecond
+		if errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrDisconnected) {
+			wait = time.Second // the connection is lost, and Done says so in a moment
+		}
 		select {
 		case <-a.Done():
 			return res, ignored, errTakeOver
-		default:
+		case <-time.After(wait):
 		}
 	}
 	if errors.Is(err, context.Canceled) && s.Err() != nil {
