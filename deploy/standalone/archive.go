@@ -350,7 +350,7 @@ func (a *Archive) services(connect func(string) (*nats.Conn, jetstream.JetStream
 		},
 		"premis": func(nc *nats.Conn, _ jetstream.JetStream, log *slog.Logger) (runner, error) {
 			c := premis.Defaults()
-			c.Dir, c.Checkpoints, c.Logger = state("premis"), state("premis-checkpoints"), log
+			c.Dir, c.Checkpoints, c.Logger, c.Version = state("premis"), state("premis-checkpoints"), log, daemon.Semver(daemon.Version)
 			if a.Origin != "" {
 				c.Origin = a.Origin
 			}

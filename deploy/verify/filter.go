@@ -7,20 +7,27 @@ import (
 
 // filter is a Bloom filter over the keys of the scratch database: most of what
 // a sound archive's judge looks up is new, and need not be looked for on disk.
-// It is of a fixed size, good for ten million keys (a million facts); beyond
-// that it only saves less. Safe for concurrent use.
+// It is made for the length of the log and never larger than 16 MiB, good for
+// ten million keys (a million facts); beyond that it only saves less. Safe for
+// concurrent use.
 type filter struct {
 	seed maphash.Seed
 	bits []atomic.Uint64
 }
 
 const (
-	filterWords  = 1 << 21 // 16 MiB
+	minWords     = 1 << 12 // 32 KiB
+	maxWords     = 1 << 21 // 16 MiB
 	filterProbes = 4
 )
 
-func newFilter() *filter {
-	return &filter{maphash.MakeSeed(), make([]atomic.Uint64, filterWords)}
+// newFilter makes one for a log of so many facts, about ten keys each.
+func newFilter(facts uint64) *filter {
+	words := uint64(minWords)
+	for words < 2*facts && words < maxWords {
+		words *= 2
+	}
+	return &filter{maphash.MakeSeed(), make([]atomic.Uint64, words)}
 }
 
 // probes calls each for the bits of a key until it says false.
@@ -32,7 +39,7 @@ func (f *filter) probes(kind, key string, each func(word *atomic.Uint64, bit uin
 	sum := h.Sum64()
 	step := sum>>33 | 1
 	for range filterProbes {
-		if !each(&f.bits[sum/64%filterWords], 1<<(sum%64)) {
+		if !each(&f.bits[sum/64%uint64(len(f.bits))], 1<<(sum%64)) {
 			return false
 		}
 		sum += step

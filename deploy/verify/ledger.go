@@ -58,7 +58,7 @@ func (j *judge) openLedger() {
 		return
 	}
 	db, err := pebble.Open(j.Ledger, &pebble.Options{
-		ReadOnly: true, ErrorIfNotExists: true, Logger: quiet{}, CacheSize: 64 << 20,
+		ReadOnly: true, ErrorIfNotExists: true, Logger: quiet{}, CacheSize: 16 << 20,
 		// The default ends the process; here the error comes back to the reader.
 		EventListener: &pebble.EventListener{DataCorruption: func(pebble.DataCorruptionInfo) {}},
 	})

@@ -52,12 +52,13 @@ type scratch struct {
 	keys *filter
 }
 
-func openScratch(parent string) (*scratch, error) {
+// openScratch makes one below a folder, for a log of so many facts.
+func openScratch(parent string, facts uint64) (*scratch, error) {
 	dir, err := os.MkdirTemp(parent, "colophon-verify-")
 	if err != nil {
 		return nil, fmt.Errorf("verify: scratch: %w", err)
 	}
-	opts := &pebble.Options{DisableWAL: true, MemTableSize: 32 << 20, CacheSize: 64 << 20, Logger: quiet{}, FormatMajorVersion: pebble.FormatNewest}
+	opts := &pebble.Options{DisableWAL: true, MemTableSize: 16 << 20, CacheSize: 32 << 20, Logger: quiet{}, FormatMajorVersion: pebble.FormatNewest}
 	for i := range opts.Levels { // most keys looked up are new
 		opts.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 	}
@@ -65,7 +66,7 @@ func openScratch(parent string) (*scratch, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("verify: scratch: %w", err), os.RemoveAll(dir))
 	}
-	return &scratch{db, dir, newFilter()}, nil
+	return &scratch{db, dir, newFilter(facts)}, nil
 }
 
 func (s *scratch) close() error {

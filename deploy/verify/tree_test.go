@@ -87,7 +87,7 @@ func judgeTree(t *testing.T, records [][]byte, nodes []tlog.Hash, h head) []Find
 // TestFilter: what was added may be there; most of what was not, may not.
 func TestFilter(t *testing.T) {
 	t.Parallel()
-	f := newFilter()
+	f := newFilter(10_000)
 	const n = 100_000
 	for i := range n {
 		f.add("n/", fmt.Sprint("event ", i))

@@ -101,7 +101,7 @@ func Run(ctx context.Context, o Options) (rep Report, err error) {
 		return rep, fmt.Errorf("verify: archive: %w", err)
 	}
 	defer j.root.Close() //nolint:errcheck // only read from
-	if j.mem, err = openScratch(o.Scratch); err != nil {
+	if j.mem, err = openScratch(o.Scratch, j.length(ctx)); err != nil {
 		return rep, err
 	}
 	defer func() { err = errors.Join(err, j.mem.close()) }()
@@ -141,6 +141,15 @@ func (j *judge) run(ctx context.Context) (err error) {
 		}
 	}
 	return nil
+}
+
+// length guesses how long the log is; that it cannot be read is told later.
+func (j *judge) length(ctx context.Context) uint64 {
+	state, err := j.streamState(ctx, event.StreamIngest)
+	if err != nil {
+		return 0
+	}
+	return state.LastSeq
 }
 
 // chosen reports whether a batch is among those to judge.

@@ -3,6 +3,7 @@ package capture
 import (
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"slices"
 	"time"
 
@@ -19,6 +20,7 @@ type change struct {
 	b       *pebble.Batch
 	slots   map[event.Slot]*entry
 	batches map[event.Name]*batchRecord
+	unread  []uint64 // messages of the log that are no facts
 }
 
 // entry is a slot in a change.
@@ -117,8 +119,12 @@ func (c *change) frame(m topology.Message) error {
 // fact applies a fact of the log.
 func (c *change) fact(m topology.Message) error {
 	f, err := event.DecodeFact(m.Subject, m.Data)
-	if err != nil {
-		return err // never guessed at
+	if errors.Is(err, event.ErrUnknownSchema) {
+		return err // of a newer version: never guessed at
+	}
+	if err != nil { // no fact: somebody published by hand, and the log keeps it for good
+		c.unread = append(c.unread, m.Sequence)
+		return nil
 	}
 	if b, ok := f.(event.BatchFact); ok {
 		return c.declared(b, m)

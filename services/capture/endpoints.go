@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go/micro"
 
+	"colophon/shared/daemon"
 	"colophon/shared/event"
 	"colophon/shared/fault"
 )
@@ -46,7 +47,7 @@ func (d *desk) close() {
 // serve answers the batch endpoints until ctx ends and stop was called.
 func (s *Service) serve(ctx context.Context) (stop func(), err error) {
 	svc, err := micro.AddService(s.NC, micro.Config{
-		Name: "capture", Version: microVersion, Description: "batch view: status, frames, retry",
+		Name: "capture", Version: daemon.Semver(s.Version), Description: "batch view: status, frames, retry",
 		ErrorHandler: func(_ micro.Service, err *micro.NATSError) {
 			s.Log.Error("endpoint_failed", slog.String("subject", err.Subject), slog.String("error", err.Description))
 		},
@@ -70,9 +71,6 @@ func (s *Service) serve(ctx context.Context) (stop func(), err error) {
 	}
 	return stop, nil
 }
-
-// microVersion is what nats.go/micro asks for: a semantic version.
-const microVersion = "1.0.0"
 
 // badRequest is the caller's fault.
 type badRequest struct{ error }

@@ -73,9 +73,6 @@ func (l look) each(prefix, from string, do func(key string, value []byte) error)
 }
 
 func upper(prefix string) []byte {
-	if prefix == "" {
-		return nil
-	}
 	b := []byte(prefix)
 	b[len(b)-1]++
 	return b

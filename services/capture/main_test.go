@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,6 +14,14 @@ import (
 
 func TestMain(m *testing.M) {
 	testkit.Children(map[string]func([]string){"open": openAsNobody})
+	// Before flags are read, so that others can be asked for. Most tests wait
+	// for syncs and for pulls to end; Pebble checks itself under the race
+	// detector, and is slow there.
+	for name, value := range map[string]string{"test.parallel": "12", "rapid.checks": "25"} {
+		if err := flag.Set(name, value); err != nil {
+			panic(err)
+		}
+	}
 	os.Exit(m.Run())
 }
 

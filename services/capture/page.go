@@ -17,7 +17,7 @@ import (
 const (
 	maxEntries = 1000
 	maxReply   = 700 << 10 // bytes, before the entry that reaches it
-	maxLooked  = 20_000
+	maxLooked  = 5000
 )
 
 // page fills up with entries.

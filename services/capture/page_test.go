@@ -81,7 +81,7 @@ func TestPaging(t *testing.T) {
 			t.Fatalf("a page has %d frames", len(page.Frames))
 		}
 		for _, f := range page.Frames {
-			if f.Sequence%10 == 0 {
+			if f.Sequence%10 == 0 && f.Sequence <= 300 {
 				got = append(got, f.Sequence)
 			}
 		}
@@ -125,10 +125,12 @@ func TestCursors(t *testing.T) {
 func TestPageSize(t *testing.T) {
 	t.Parallel()
 	s := viewOnly(t)
-	const frames = 300
+	const frames = 45
 	for n := range frames {
 		name := event.Name(strings.Repeat("\x01", event.MaxFrameLen-8) + fmt.Sprintf("%08d", n))
-		s.put(t, event.Progress{Slot: event.Slot{Batch: "b", Frame: name}, Sequence: n + 1})
+		s.put(t, event.Progress{Slot: event.Slot{Batch: "b", Frame: name}, Sequence: n + 1, Ops: map[event.Operation]*event.OpProgress{
+			event.Capture: {Dead: 1, Pass: 1, Code: "empty", Reason: strings.Repeat("<", 2048)},
+		}})
 	}
 	in, seen, pages := event.BatchRequest{Batch: "b"}, 0, 0
 	for {
@@ -143,7 +145,7 @@ func TestPageSize(t *testing.T) {
 		}
 	}
 	expect(t, "frames", seen, frames)
-	if pages < 5 {
+	if pages < 3 {
 		t.Errorf("%d pages hold them all: the size was not tried", pages)
 	}
 }

@@ -120,7 +120,9 @@ func TestEndpoints(t *testing.T) {
 	}
 
 	// A long retry holds up neither the other endpoints nor a stop.
-	go func() { _, _ = r.nc.Request(event.EndpointBatchRetry, []byte(`{"batch":"b","spread":3600000000000}`), time.Hour) }()
+	go func() {
+		_, _ = r.nc.Request(event.EndpointBatchRetry, []byte(`{"batch":"b","spread":3600000000000}`), time.Hour)
+	}()
 	testkit.Eventually(t, "the retry has begun", func() bool { return len(r.sentAfter(0)) == 7 })
 	expect(t, "a retry beside it", ask[event.RetryReply](r, event.EndpointBatchRetry, event.RetryRequest{Batch: "none"}).Dispatched, 0)
 	r.stop()

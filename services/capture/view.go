@@ -163,6 +163,9 @@ func (v *view) handle(stream string, batch []topology.Message) error {
 	if err := c.b.Commit(pebble.NoSync); err != nil {
 		return fmt.Errorf("capture: view: %w", err)
 	}
+	for _, n := range c.unread {
+		v.log.Error("unreadable_fact", slog.Uint64("sequence", n), slog.String("decision", "passed over"))
+	}
 	for b := range c.batches {
 		v.touched[b] = true
 	}

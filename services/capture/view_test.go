@@ -213,11 +213,13 @@ func feed(t *rapid.T, fs vfs.FS, dir string, messages []said) *view {
 // dump is everything that a view holds.
 func dump(t *rapid.T, v *view) string {
 	var b strings.Builder
-	if err := v.each("", "", func(k string, val []byte) error {
-		_, err := fmt.Fprintf(&b, "%q %s\n", k, val)
-		return err
-	}); err != nil {
-		t.Fatal(err)
+	for _, prefix := range []string{viewBatch, viewSlot, viewOrder, viewAsked, viewPos, viewMade, viewUnstage} {
+		if err := v.each(prefix, "", func(k string, val []byte) error {
+			_, err := fmt.Fprintf(&b, "%q %s\n", k, val)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return b.String()
 }

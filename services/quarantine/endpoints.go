@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"regexp"
 	"runtime/debug"
 	"strconv"
 
@@ -35,7 +34,7 @@ var errStopping = &problem{503, "quarantine is stopping"}
 // answer serves the endpoints until the returned function is called.
 func (q *Service) answer(ctx context.Context) (stop func(), err error) {
 	s, err := micro.AddService(q.NC, micro.Config{
-		Name: Name, Version: semver(daemon.Version), Description: "cases of what the line gave up on: list, show, replay, discard",
+		Name: Name, Version: daemon.Semver(daemon.Version), Description: "cases of what the line gave up on: list, show, replay, discard",
 		ErrorHandler: func(_ micro.Service, err *micro.NATSError) {
 			q.Log.Error("endpoint_failed", slog.String("subject", err.Subject), slog.String("error", err.Description))
 		},
@@ -164,20 +163,4 @@ func (q *Service) id(name string) (string, error) {
 		err = refuse(404, "no case has the dead letter %d", n)
 	}
 	return id, err
-}
-
-var (
-	versioned   = regexp.MustCompile(`^v?(\d+\.\d+\.\d+(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?)$`)
-	unversioned = regexp.MustCompile(`[^0-9A-Za-z-]+`)
-)
-
-// semver spells a build's version as the service protocol demands.
-func semver(v string) string {
-	if m := versioned.FindStringSubmatch(v); m != nil {
-		return m[1]
-	}
-	if v = unversioned.ReplaceAllString(v, "-"); v == "" {
-		return "0.0.0"
-	}
-	return "0.0.0+" + v
 }

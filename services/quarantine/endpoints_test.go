@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/micro"
 
+	"colophon/shared/daemon"
 	"colophon/shared/event"
 )
 
@@ -16,7 +17,7 @@ func TestSemver(t *testing.T) {
 	for in, want := range map[string]string{
 		"dev": "0.0.0+dev", "v1.2.3": "1.2.3", "1.2.3-rc.1+x": "1.2.3-rc.1+x", "": "0.0.0", "main_4 a/b": "0.0.0+main-4-a-b",
 	} {
-		same(t, in, semver(in), want)
+		same(t, in, daemon.Semver(in), want)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"regexp"
 	"runtime/debug"
 	"sync"
 	"syscall"
@@ -30,6 +31,23 @@ import (
 
 // Version of this build; set by the linker (-X colophon/shared/daemon.Version).
 var Version = "dev"
+
+var (
+	versioned   = regexp.MustCompile(`^v?(\d+\.\d+\.\d+(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?)$`)
+	unversioned = regexp.MustCompile(`[^0-9A-Za-z-]+`)
+)
+
+// Semver spells a build's version as nats.go/micro demands it: a semantic
+// version, 0.0.0+<version> for a build that has none.
+func Semver(v string) string {
+	if m := versioned.FindStringSubmatch(v); m != nil {
+		return m[1]
+	}
+	if v = unversioned.ReplaceAllString(v, "-"); v == "" {
+		return "0.0.0"
+	}
+	return "0.0.0+" + v
+}
 
 // Flags are the settings every program has; kong fills them.
 type Flags struct {

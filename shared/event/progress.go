@@ -45,6 +45,7 @@ type Progress struct {
 	Ended     int                       `json:"ended,omitempty"`     // highest pass whose capture came to an end: bytes taken, or a dead letter
 	Discarded bool                      `json:"discarded,omitempty"`
 	Changed   int                       `json:"changed,omitempty"` // pass of an open source-changed, 0 when none
+	Decided   int                       `json:"decided,omitempty"` // highest pass whose source-changed was decided: the same fact again opens nothing
 	Effect    uint64                    `json:"effect,omitempty"`  // log sequence of the last completion that was no hit
 	Ops       map[Operation]*OpProgress `json:"ops,omitempty"`
 	Captured  *Captured                 `json:"captured,omitempty"`
@@ -156,7 +157,7 @@ func (p *Progress) captured(f FrameCaptured, headerPass int) {
 	p.complete(Capture, f.Work, headerPass)
 	p.ordered(Fixity)
 	if p.Changed > 0 && max(f.Pass, headerPass) > p.Changed {
-		p.Changed = 0
+		p.unchange()
 	}
 }
 
@@ -182,7 +183,7 @@ func (p *Progress) failed(f AttemptFailed) {
 		p.Ended = max(p.Ended, f.Pass)
 	}
 	if f.Operation == SourceChanged {
-		if f.Decision == DecisionDeadLetter {
+		if f.Decision == DecisionDeadLetter && f.Pass > p.Decided {
 			p.Changed = max(p.Changed, f.Pass)
 			p.describe(p.op(SourceChanged), f)
 			c := p.op(Capture) // the message that brought the other bytes is finished
@@ -203,6 +204,8 @@ func (p *Progress) failed(f AttemptFailed) {
 	}
 }
 
+func (p *Progress) unchange() { p.Decided, p.Changed = max(p.Decided, p.Changed), 0 }
+
 func (p *Progress) describe(op *OpProgress, f AttemptFailed) {
 	op.Service, op.Class, op.Code, op.Reason, op.Attempt, op.NotBefore = f.Service, f.Class, f.Code, f.Message, f.Attempt, f.NotBefore
 	op.Pass = max(op.Pass, f.Pass)
@@ -215,7 +218,7 @@ func (p *Progress) decided(f CaseFact) {
 	case CaseDiscarded:
 		switch _, derivative := f.Operation.Profile(); {
 		case f.Operation == SourceChanged:
-			p.Changed = 0
+			p.unchange()
 		case derivative:
 			p.op(f.Operation).Waived = true
 		case f.Operation == Capture || f.Operation == Fixity:
@@ -223,7 +226,7 @@ func (p *Progress) decided(f CaseFact) {
 		}
 	case CaseResolved:
 		if f.Operation == SourceChanged && f.Pass >= p.Changed {
-			p.Changed = 0
+			p.unchange()
 		}
 	}
 }

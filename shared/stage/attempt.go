@@ -146,6 +146,10 @@ func (s *Stage[In, Out]) refused(ctx context.Context, d *delivery, err error) er
 	if err != nil {
 		return err
 	}
+	if a.Number == 0 { // it never came to a try: numbers begin at 1 all the same
+		a.Number, a.Counted, a.Started = 1, 1, d.work.Started
+		d.work.Attempt, d.work.Limit = 1, 1
+	}
 	return s.failed(ctx, d, retry.Policy{}, key, &a, f)
 }
 

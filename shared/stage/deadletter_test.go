@@ -176,7 +176,6 @@ func TestWhatCannotBeRead(t *testing.T) {
 		"a newer schema":     {nil, bytes.Replace(body, []byte("frame.fixed/v1"), []byte("frame.fixed/v9"), 1), fault.UnknownSchema},
 		"no slot":            {nil, bytes.Replace(body, []byte(`"1.tif"`), []byte(`""`), 1), fault.Malformed},
 		"a pass of nonsense": {nats.Header{event.HeaderPass: {"two"}}, body, fault.Malformed},
-		"a foreign policy":   {nil, bytes.Replace(body, []byte(`"pass":1`), []byte(`"pass":1,"policy":{"tries":3}`), 1), fault.Malformed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			world(t, func(r *rig) {
@@ -195,6 +194,27 @@ func TestWhatCannotBeRead(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A message that names its slot and still cannot be worked on ends the slot's
+// pass: as a failed attempt in the log and as the slot's own case, so that the
+// slot does not stay pending for ever.
+func TestAForeignPolicyEndsThePass(t *testing.T) {
+	body := bytes.Replace(testkit.JSON(t, testkit.Fixed(testkit.Slot("1.tif"), "one", nil)), []byte(`"pass":1`), []byte(`"pass":1,"policy":{"tries":3}`), 1)
+	world(t, func(r *rig) {
+		testkit.PublishRaw(r, r.js, event.SubjectFrameFixed, nil, body)
+		r.send("2.tif", "two", nil)
+		r.start()
+		r.once("2.tif")
+		letters := r.letters()
+		r.expect("letters", len(letters), 1)
+		h := letters[0].Header
+		r.expect("code", h.Get(event.HeaderCode), fault.Malformed)
+		r.expect("operation", h.Get(event.HeaderOperation), "derivative:jp2")
+		r.expect("slot", h.Get(event.HeaderFrame), event.Encode("1.tif"))
+		r.expect("attempts", h.Get(event.HeaderAttempts), "1")
+		r.expect("payload", string(letters[0].Data), string(body))
+	})
 }
 
 func TestAPanicIsContained(t *testing.T) {

@@ -165,40 +165,45 @@ func TestABrokerThatRefusesHalts(t *testing.T) {
 	})
 }
 
-// TestABrokerThatGoesAwayUnderLoad comes back, several times.
+// TestABrokerThatGoesAwayUnderLoad comes back, several times: stopped, and
+// killed as a process.
 func TestABrokerThatGoesAwayUnderLoad(t *testing.T) {
-	realWorld(t, func(r *rig) {
-		var slots []string
-		for i := range 60 {
-			slots = append(slots, fmt.Sprint(i))
-			r.send(slots[i], fmt.Sprint(i%40), testkit.Policy(3, time.Second)) // a third has a twin
+	t.Parallel()
+	t.Run("stopped", func(t *testing.T) { realWorld(t, func(r *rig) { r.loseBroker(r.broker.Stop) }) })
+	t.Run("killed", func(t *testing.T) { killableWorld(t, func(r *rig) { r.loseBroker(r.broker.Kill) }) })
+}
+
+func (r *rig) loseBroker(lose func()) {
+	var slots []string
+	for i := range 60 {
+		slots = append(slots, fmt.Sprint(i))
+		r.send(slots[i], fmt.Sprint(i%40), testkit.Policy(3, 500*time.Millisecond)) // a third has a twin
+	}
+	r.worker.Script = func(_ context.Context, in event.FrameFixed, w event.Work) error {
+		time.Sleep(20 * time.Millisecond) // the work
+		if len(in.Frame) == 1 && w.Attempt == 1 {
+			return fault.New(fault.Timeout, nil, "no answer")
 		}
-		r.worker.Script = func(_ context.Context, in event.FrameFixed, w event.Work) error {
-			time.Sleep(20 * time.Millisecond)
-			if len(in.Frame) == 1 && w.Attempt == 1 {
-				return fault.New(fault.Timeout, nil, "no answer")
-			}
-			return nil
-		}
-		r.start()
-		for i := 1; i <= 4; i++ {
-			testkit.Eventually(r, "some facts", func() bool { return len(r.made()) >= 10*i })
-			r.broker.Stop()
-			time.Sleep(time.Duration(i) * 200 * time.Millisecond) // how long it is away
-			r.broker.Start()
-			testkit.Eventually(r, "the connection", r.nc.IsConnected)
-		}
-		r.once(slots...)
-		acts := map[event.Digest]int{}
-		for _, a := range r.worker.Acts() {
-			acts[a.Work.Digest]++
-		}
-		r.expect("contents", len(acts), 40)
-		r.expect("letters", len(r.letters()), 0)
-		if len(r.failed()) > 20 {
-			r.Errorf("%d failed attempts", len(r.failed()))
-		}
-	})
+		return nil
+	}
+	r.start()
+	for i := 1; i <= 4; i++ {
+		testkit.Eventually(r, "some facts", func() bool { return len(r.made()) >= 10*i })
+		lose()
+		time.Sleep(time.Duration(i) * 150 * time.Millisecond) // how long it is away
+		r.broker.Start()
+		testkit.Eventually(r, "the connection", r.nc.IsConnected)
+	}
+	r.once(slots...)
+	acts := map[event.Digest]int{}
+	for _, a := range r.worker.Acts() {
+		acts[a.Work.Digest]++
+	}
+	r.expect("contents", len(acts), 40)
+	r.expect("letters", len(r.letters()), 0)
+	if len(r.failed()) > 10 {
+		r.Errorf("%d failed attempts, 10 were meant", len(r.failed()))
+	}
 }
 
 // TestAConsumerThatIsGone ends the stage with an error, also while messages

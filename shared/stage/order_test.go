@@ -110,3 +110,24 @@ func TestAHitThatIsNotBelievedIsWorkedAgain(t *testing.T) {
 		r.expect("lost attempts told", len(r.failed()), 0) // the first one was done, not lost
 	})
 }
+
+// serial is a worker whose messages take turns, whatever their content.
+type serial struct{ *testkit.Deriver }
+
+func (serial) Turn(event.FrameFixed) string { return "all" }
+
+func TestMessagesTakeTurns(t *testing.T) {
+	world(t, func(r *rig) {
+		r.worker.Script = func(context.Context, event.FrameFixed, event.Work) error {
+			time.Sleep(10 * time.Second)
+			return nil
+		}
+		r.startWith(serial{r.worker})
+		for _, s := range []string{"1.tif", "2.tif", "3.tif"} {
+			r.send(s, s, nil)
+		}
+		r.once("1.tif", "2.tif", "3.tif")
+		r.expect("acts", len(r.worker.Acts()), 3)
+		r.expect("most at once", r.worker.Most(), 1)
+	})
+}

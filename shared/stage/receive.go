@@ -92,6 +92,12 @@ func (s *Stage[In, Out]) settle(ctx context.Context, d *delivery, err error) {
 		if errors.Is(err, event.ErrUnknownSchema) {
 			f.Code = fault.UnknownSchema
 		}
+		if d.work.Frame != "" { // the slot is known: its pass ends, as a fact and as a case of its own
+			if err = s.refused(ctx, d, f); errors.As(err, &spent) {
+				err = s.deadLetter(ctx, d, spent.fault)
+			}
+			break
+		}
 		f.Operation = string(event.Decode(s.Service))
 		d.work = event.Work{Pass: 1}
 		d.key = event.Key{Operation: event.Decode(s.Service)}

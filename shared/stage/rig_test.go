@@ -3,6 +3,7 @@ package stage_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -52,10 +53,26 @@ func realWorld(t *testing.T, test func(r *rig)) {
 	test(newRig(t, testkit.TempDir(t)))
 }
 
+// killableWorld is a realWorld whose broker is a process of its own.
+func killableWorld(t *testing.T, test func(r *rig)) {
+	t.Parallel()
+	test(newRigOn(t, testkit.StartChildBroker(t, testkit.TempDir(t))))
+}
+
+func TestMain(m *testing.M) {
+	testkit.Children(map[string]func([]string){"broker": testkit.BrokerProgram})
+	os.Exit(m.Run())
+}
+
 func newRig(t *testing.T, dir string) *rig {
 	t.Helper()
+	return newRigOn(t, testkit.StartBroker(t, dir))
+}
+
+func newRigOn(t *testing.T, broker *testkit.Broker) *rig {
+	t.Helper()
 	r := &rig{T: t, log: &testkit.Logbook{}, disk: testkit.NewDisk(t), worker: &testkit.Deriver{Profile: "jp2"}, faults: &testkit.Faults{}}
-	r.broker = testkit.StartBroker(t, dir)
+	r.broker = broker
 	r.broker.Provision("jp2")
 	r.nc, r.js = r.broker.Connect()
 	r.config = stage.Config{

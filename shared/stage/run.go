@@ -179,8 +179,12 @@ func (s *Stage[In, Out]) own() *topology.Follower {
 
 func (s *Stage[In, Out]) learn(m topology.Message) (*completed.Completion, error) {
 	f, err := event.DecodeFact(m.Subject, m.Data)
-	if err != nil { // of a newer version, or damaged: refused loudly, not guessed at
+	if errors.Is(err, event.ErrUnknownSchema) { // of a newer version: refused, not guessed at
 		return nil, fmt.Errorf("stage: own fact %d of the log: %w", m.Sequence, err)
+	}
+	if err != nil { // no fact: somebody published by hand, and the log keeps it for good
+		s.Log.Error("unreadable_fact", slog.Uint64("sequence", m.Sequence), slog.String("decision", "passed over"), slog.Any("error", err))
+		return nil, nil
 	}
 	c := &completed.Completion{Fact: completed.Fact{ID: m.MsgID, Subject: m.Subject, Data: m.Data}}
 	if failed, ok := f.(event.AttemptFailed); ok {

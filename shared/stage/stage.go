@@ -238,8 +238,8 @@ func (s *Stage[In, Out]) work(in In, d *delivery) (event.Work, error) {
 	w := s.Worker.Work(in)
 	h := d.msg.Headers()
 	written, err := event.PassOf(h.Get(event.HeaderPass), w.Pass)
-	if err != nil {
-		return w, &undecodable{err}
+	if err != nil { // nobody's pass: the slot is left alone, the message becomes a case
+		return event.Work{}, &undecodable{err}
 	}
 	dead, err := s.Completed.DeadPass(string(d.key.Operation), w.Slot.String())
 	if err != nil {

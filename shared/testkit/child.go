@@ -71,3 +71,24 @@ func (c *Child) Wait() (lines []string) {
 	OK(c.tb, c.cmd.Wait())
 	return lines
 }
+
+// Signal sends the child a signal; one that is gone does not hear it.
+func (c *Child) Signal(s os.Signal) { _ = c.cmd.Process.Signal(s) }
+
+// Gone reports whether the child's process has ended, and reaps it.
+func (c *Child) Gone() bool {
+	var status syscall.WaitStatus
+	pid, err := syscall.Wait4(c.cmd.Process.Pid, &status, syscall.WNOHANG, nil)
+	return err != nil || pid == c.cmd.Process.Pid
+}
+
+// End waits for the child and gives the rest of what it printed and its exit
+// status.
+func (c *Child) End() (lines []string, status int) {
+	c.tb.Helper()
+	for c.lines.Scan() {
+		lines = append(lines, c.lines.Text())
+	}
+	_ = c.cmd.Wait() // the status says it
+	return lines, c.cmd.ProcessState.ExitCode()
+}

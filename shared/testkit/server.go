@@ -6,7 +6,9 @@ package testkit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -31,8 +33,11 @@ type Broker struct {
 	Dir  string
 	port int // 0: in-process only
 
-	mu  sync.Mutex
-	srv *server.Server
+	childs bool // the server is a process of its own
+
+	mu    sync.Mutex
+	srv   *server.Server
+	child *Child
 }
 
 // StartBroker starts a server that listens nowhere; dir may be a test's
@@ -50,6 +55,43 @@ func StartLoopback(tb testing.TB, dir string) *Broker {
 	b := &Broker{TB: tb, Dir: dir, port: freePort(tb)}
 	b.Start()
 	return b
+}
+
+// BrokerProgram is the server as a program of [Children]: it takes a folder and
+// a port, and says when it is ready.
+func BrokerProgram(args []string) {
+	port, err := strconv.Atoi(args[1])
+	if err != nil {
+		panic(err)
+	}
+	s, err := server.NewServer(Options(args[0], port))
+	if err != nil {
+		panic(err)
+	}
+	s.Start()
+	if s.ReadyForConnections(30 * time.Second) {
+		fmt.Println("ready")
+	}
+	s.WaitForShutdown()
+}
+
+// StartChildBroker starts a server as a process of its own, which [Broker.Kill]
+// can kill. The test binary's TestMain must know [BrokerProgram] as "broker".
+func StartChildBroker(tb testing.TB, dir string) *Broker {
+	tb.Helper()
+	b := &Broker{TB: tb, Dir: dir, port: freePort(tb), childs: true}
+	b.Start()
+	return b
+}
+
+// Kill ends a server that is a process of its own, with SIGKILL.
+func (b *Broker) Kill() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.child != nil {
+		b.child.Kill()
+		b.child = nil
+	}
 }
 
 func freePort(tb testing.TB) int {
@@ -75,6 +117,16 @@ func Options(dir string, port int) *server.Options {
 // Start starts the server again on its folder.
 func (b *Broker) Start() {
 	b.TB.Helper()
+	if b.childs {
+		c := StartChild(b.TB, "broker", b.Dir, strconv.Itoa(b.port))
+		if l := c.Line(); l != "ready" {
+			b.TB.Fatalf("the broker says %q", l)
+		}
+		b.mu.Lock()
+		b.child = c
+		b.mu.Unlock()
+		return
+	}
 	s, err := server.NewServer(Options(b.Dir, b.port))
 	OK(b.TB, err)
 	s.Start()
@@ -88,6 +140,7 @@ func (b *Broker) Start() {
 
 // Stop ends the server; connections stay and wait for the next Start.
 func (b *Broker) Stop() {
+	b.Kill() // where it is a process; graceful ends are no test of it
 	b.mu.Lock()
 	s := b.srv
 	b.srv = nil
@@ -105,12 +158,8 @@ func (b *Broker) Restart() {
 	b.Start()
 }
 
-// URL is where a loopback server listens.
-func (b *Broker) URL() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.srv.ClientURL()
-}
+// URL is where a server on a port listens.
+func (b *Broker) URL() string { return "nats://127.0.0.1:" + strconv.Itoa(b.port) }
 
 // InProcessConn implements [nats.InProcessConnProvider]: it reaches whichever
 // server runs now.
@@ -128,7 +177,13 @@ func (b *Broker) InProcessConn() (net.Conn, error) {
 // server stops for good.
 func (b *Broker) Connect() (*nats.Conn, jetstream.JetStream) {
 	b.TB.Helper()
-	nc, err := nats.Connect("", nats.InProcessServer(b), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.ReconnectJitter(0, 0))
+	url, opts := "", []nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(20 * time.Millisecond), nats.ReconnectJitter(0, 0)}
+	if b.port == 0 {
+		opts = append(opts, nats.InProcessServer(b))
+	} else {
+		url = b.URL()
+	}
+	nc, err := nats.Connect(url, opts...)
 	OK(b.TB, err)
 	js, err := jetstream.New(nc)
 	OK(b.TB, err)

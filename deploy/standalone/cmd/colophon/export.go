@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -77,6 +78,10 @@ func (c *exportCmd) fetch(s *session, a *standalone.Archive, req event.ExportReq
 	req.Kind = kind
 	ctx, cancel := context.WithTimeout(s, exportWait)
 	defer cancel()
+	// the ledger of a line that has just been started takes a moment to answer
+	if _, err := standalone.Call[json.RawMessage](ctx, a.Client, event.EndpointPremisPosition, struct{}{}); err != nil {
+		return nil, err
+	}
 	err = transfer.Fetch(ctx, a.NC, event.EndpointPremisExport, req, func(file string) (io.WriteCloser, error) {
 		path := filepath.Join(c.Out, filepath.Base(file))
 		files = append(files, path)

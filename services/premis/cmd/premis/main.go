@@ -22,7 +22,7 @@ func (s *settings) Validate() error { return s.config().Validate() }
 
 func (s *settings) config() premis.Config {
 	c := premis.Defaults()
-	c.Dir, c.Origin = s.State, strings.TrimSpace(s.Origin)
+	c.Dir, c.Origin, c.Version = s.State, strings.TrimSpace(s.Origin), daemon.Semver(daemon.Version)
 	return c
 }
 
