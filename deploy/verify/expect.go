@@ -27,12 +27,10 @@ type expectation struct {
 	Lost     bool      `json:"l,omitempty"` // an attempt that was reported lost
 }
 
-// held is what the ledger's records hold of a slot.
+// held is the highest revision of a slot that was accessioned.
 type held struct {
 	Revision int          `json:"r"`
 	Digest   event.Digest `json:"d"`
-	Profiles []string     `json:"p,omitempty"`
-	Waived   []string     `json:"w,omitempty"` // profiles discarded by decision
 }
 
 // fact takes one fact, in log order.
@@ -145,7 +143,11 @@ func (x *expecter) fixed(f event.FrameFixed) error {
 	if err := x.accessioned(f); err != nil {
 		return err
 	}
-	return x.ingested(d, f.Slot, f.Profiles)
+	c, err := x.content(f.Slot, d)
+	if err != nil {
+		return err
+	}
+	return x.ingested(d, c.wanted())
 }
 
 // identified: an unknown format is a warning, told once for a content.
@@ -192,14 +194,15 @@ func (x *expecter) accessioned(f event.FrameFixed) error {
 			return err
 		}
 	}
-	if known || max(f.Revision, 1) < was.Revision {
+	if known {
 		return nil
 	}
-	now := held{max(f.Revision, 1), f.Digest, f.Profiles, nil}
-	if was.Digest == f.Digest {
-		now.Waived = was.Waived
+	if now := max(f.Revision, 1); now >= was.Revision {
+		if err := x.mem.setJSON(memHeld, f.Slot.String(), held{now, f.Digest}); err != nil {
+			return err
+		}
 	}
-	return x.mem.setJSON(memHeld, f.Slot.String(), now)
+	return x.holds(f.Slot, f.Digest, f.Profiles)
 }
 
 func (x *expecter) held(s event.Slot) (h held, err error) {

@@ -40,27 +40,9 @@ func (x *expecter) derived(f event.DerivativeMade) error {
 			return err
 		}
 	}
-	return x.ingested(f.Digest, f.Slot, f.Profiles)
-}
-
-// ingested: every required operation of a digest is done, as far as the slot
-// that asks requires them.
-func (x *expecter) ingested(d event.Digest, s event.Slot, profiles []string) error {
-	if fixed, err := x.has(eventName(tDigest, "", d)); err != nil || !fixed {
+	var sets [][]string
+	if _, err := x.mem.getJSON(memEnough, string(f.Digest), &sets); err != nil {
 		return err
 	}
-	h, err := x.held(s)
-	if err != nil {
-		return err
-	}
-	for _, p := range profiles {
-		made, err := x.has(eventName(tMigration, string(event.Derivative(p)), d))
-		if err != nil {
-			return err
-		}
-		if !made && (h.Digest != d || !slices.Contains(h.Waived, p)) {
-			return nil
-		}
-	}
-	return x.add(eventName(tIngestion, "", d), succeeded)
+	return x.ingested(f.Digest, sets...)
 }

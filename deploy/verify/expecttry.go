@@ -106,25 +106,3 @@ func (x *expecter) decided(f event.CaseFact) error {
 	}
 	return x.op(f.MsgID()) // resolved: its completion is the event
 }
-
-// waived: a derivative that nobody waits for any more may have been the last.
-func (x *expecter) waived(f event.CaseFact, known bool) error {
-	profile, derivative := f.Operation.Profile()
-	if !derivative {
-		return nil
-	}
-	h, err := x.held(f.Slot)
-	if err != nil {
-		return err
-	}
-	if !known && !slices.Contains(h.Waived, profile) {
-		h.Waived = append(h.Waived, profile)
-		if err := x.mem.setJSON(memHeld, f.Slot.String(), h); err != nil {
-			return err
-		}
-	}
-	if !f.Digest.Valid() || h.Digest != f.Digest {
-		return nil
-	}
-	return x.ingested(f.Digest, f.Slot, h.Profiles)
-}

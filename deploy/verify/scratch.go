@@ -29,6 +29,8 @@ const (
 	memOther    = "x/" // event name NUL hash -> "" (another telling of it in the log)
 	memWarned   = "w/" // event name without qualifier -> ""
 	memHeld     = "h/" // slot -> held
+	memWanted   = "W/" // slot/digest -> content
+	memEnough   = "E/" // digest -> sets of profiles, one of which is enough for it
 	memRecord   = "R/" // event name NUL number -> brief (of the ledger)
 	memTold     = "X/" // event name NUL number -> "" (its conflict in the ledger)
 	memChain    = "c/" // operation@slot NUL pass number -> link
