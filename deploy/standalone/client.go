@@ -52,6 +52,9 @@ const callWait = 30 * time.Second
 // starting is the code of an endpoint whose service has not caught up yet.
 const starting = "503"
 
+// notYet is the code of a service that has not read the log to its end.
+const notYet = "503"
+
 // Call asks an endpoint, and waits for a service that is still starting. It
 // returns a [*Refusal] where the endpoint refuses: `nats req` would say
 // nothing of it.

@@ -3,6 +3,7 @@ module colophon/deploy/standalone
 go 1.26.0
 
 require (
+	colophon/deploy/verify v0.0.0-00010101000000-000000000000
 	colophon/services/capture v0.0.0-00010101000000-000000000000
 	colophon/services/deriver v0.0.0-00010101000000-000000000000
 	colophon/services/hasher v0.0.0-00010101000000-000000000000
@@ -13,6 +14,7 @@ require (
 	github.com/nats-io/nats-server/v2 v2.15.3
 	github.com/nats-io/nats.go v1.55.0
 	github.com/vbauerster/mpb/v8 v8.16.2
+	golang.org/x/crypto v0.59.0
 	golang.org/x/image v0.48.0
 	golang.org/x/sync v0.25.0
 	golang.org/x/term v0.48.0
@@ -68,7 +70,6 @@ require (
 	github.com/ross-spencer/spargo v0.4.1 // indirect
 	github.com/ross-spencer/wikiprov v1.0.0 // indirect
 	github.com/vbauerster/cupwriter v0.0.5 // indirect
-	golang.org/x/crypto v0.59.0 // indirect
 	golang.org/x/exp v0.0.0-20230626212559-97b1e661b5df // indirect
 	golang.org/x/mod v0.43.0 // indirect
 	golang.org/x/sys v0.50.0 // indirect
