@@ -1,7 +1,7 @@
 # The two commands of the README, `make ingest` and `make test`, install what
 # they need. Everything else is for developers.
 SHELL := /bin/bash
-MODULES := shared services/capture services/hasher services/deriver services/premis services/quarantine deploy/standalone deploy/verify deploy/nats deploy/e2e
+MODULES := shared services/capture services/hasher services/deriver services/premis services/quarantine deploy/standalone deploy/verify deploy/nats deploy/arch deploy/e2e
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -X colophon/shared/daemon.Version=$(VERSION)
 ARCHIVE ?= ./archive
@@ -38,6 +38,11 @@ race:
 
 e2e:
 	go test -timeout 12m ./deploy/e2e/...
+
+# make soak: the long forms of the end-to-end tests: 4,000 files, 3 GiB, 300
+# kills. It takes the better part of an hour.
+soak: tools
+	go test -tags soak -timeout 3h -v -run Soak -bench DoubleRun ./deploy/e2e/
 
 clean:
 	rm -rf bin

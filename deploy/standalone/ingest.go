@@ -132,21 +132,49 @@ func (a *Archive) Ingest(ctx context.Context, o IngestOptions, l Listing) (Resul
 	}
 	run := newIngest(o, l, a.Log)
 	run.Archive = a
-	if err := run.begin(ctx); err != nil {
-		return r, err
+	ctx, release := a.while(ctx)
+	defer release()
+	return r, a.ended(run.all(ctx, &r))
+}
+
+func (r *ingest) all(ctx context.Context, out *Result) error {
+	if err := r.begin(ctx); err != nil {
+		return err
 	}
-	if err := run.dispatch(ctx); err != nil {
-		return r, err
+	if err := r.dispatch(ctx); err != nil {
+		return err
 	}
-	st, err := run.settle(ctx)
+	st, err := r.settle(ctx)
 	if err != nil {
-		return r, err
+		return err
 	}
-	r.Dispatched, r.Pass, r.Converged = len(run.sent), max(run.pass, 1), st.Converged
-	if err := run.count(ctx, &r); err != nil {
-		return r, err
+	out.Dispatched, out.Pass, out.Converged = len(r.sent), max(r.pass, 1), st.Converged
+	if err := r.count(ctx, out); err != nil {
+		return err
 	}
-	return r, run.opened(ctx, len(r.Cases))
+	return r.opened(ctx, len(out.Cases))
+}
+
+// while is ctx for as long as the line is there: a publish would wait for a
+// broker that is gone without end.
+func (a *Archive) while(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-a.done:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
+// ended says why the line ended, where that is why err is.
+func (a *Archive) ended(err error) error {
+	if why := a.Err(); why != nil && errors.Is(err, context.Canceled) {
+		return fmt.Errorf("standalone: the line ended: %w", why)
+	}
+	return err
 }
 
 // caseWait bounds how long a finished run waits for quarantine.

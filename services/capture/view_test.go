@@ -30,8 +30,9 @@ type said struct {
 func story(t *rapid.T) (out []said) {
 	seq := map[string]uint64{}
 	at := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
+	frames := frameNames[:rapid.IntRange(1, len(frameNames)).Draw(t, "frames")]
 	for range rapid.IntRange(1, 60).Draw(t, "messages") {
-		subject, body, header := sentence(t)
+		subject, body, header := sentence(t, frames)
 		stream := event.StreamIngest
 		if strings.HasPrefix(subject, "capture.") {
 			stream = event.StreamCapture
@@ -51,8 +52,8 @@ func story(t *rapid.T) (out []said) {
 
 var frameNames = []event.Name{"p1", "p2", "p10", "a/p3", "bad\xff"}
 
-func sentence(t *rapid.T) (subject string, body any, header nats.Header) {
-	slot := event.Slot{Batch: "b", Frame: rapid.SampledFrom(frameNames).Draw(t, "frame")}
+func sentence(t *rapid.T, frames []event.Name) (subject string, body any, header nats.Header) {
+	slot := event.Slot{Batch: "b", Frame: rapid.SampledFrom(frames).Draw(t, "frame")}
 	content := rapid.SampledFrom([]string{"x", "y"}).Draw(t, "content")
 	w := event.Work{
 		Slot: slot, Sequence: rapid.IntRange(1, 4).Draw(t, "sequence"), Revision: rapid.IntRange(1, 2).Draw(t, "revision"), Digest: testkit.Digest(content),

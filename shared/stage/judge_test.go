@@ -19,7 +19,13 @@ func (s *schedule) judge(repaired bool) {
 	}
 	made := s.judgeMade()
 	dead := s.judgeLetters(orders)
-	s.judgeAttempts(made)
+	ends := s.judgeAttempts()
+	for _, l := range s.letters() {
+		id := strings.Replace(l.ID(), "dead:", "attempt:", 1)
+		if pass := id[:strings.LastIndex(id, ".INGEST-")]; !ends[pass] {
+			s.Errorf("%s: no attempt says so", l.ID())
+		}
+	}
 	for origin, m := range orders { // KEPT: done, or its own dead letter
 		slot := m.Fact(s).(event.FrameFixed).Slot
 		if made[slot] == 0 && !dead[origin] {
@@ -77,8 +83,9 @@ func (s *schedule) judgeLetters(orders map[string]testkit.Stored) map[string]boo
 
 // judgeAttempts: numbers from 1 without gaps in each pass of a slot, the
 // policy's limit kept, nothing behind a pass's end, one body for one id.
-func (s *schedule) judgeAttempts(made map[event.Slot]int) {
-	bodies, last, ended := map[string]string{}, map[string]int{}, map[string]bool{}
+func (s *schedule) judgeAttempts() (ended map[string]bool) {
+	bodies, last := map[string]string{}, map[string]int{}
+	ended = map[string]bool{}
 	for _, m := range s.facts(event.SubjectAttemptFailed) {
 		if before, ok := bodies[m.ID()]; ok {
 			if before != string(m.Data) {
@@ -98,6 +105,7 @@ func (s *schedule) judgeAttempts(made map[event.Slot]int) {
 		}
 		s.some.count("failed " + f.Code)
 	}
+	return ended
 }
 
 // sometimes counts what the schedules brought about: a run in which one of

@@ -199,3 +199,29 @@ func TestHeldMessagesHoldNoSlot(t *testing.T) {
 		r.once("held.tif", "free.tif")
 	})
 }
+
+// TestARedeliveryJoins the work that this process still does on a message.
+func TestARedeliveryJoins(t *testing.T) {
+	world(t, func(r *rig) {
+		r.worker.Script = func(context.Context, event.FrameFixed, event.Work) error {
+			time.Sleep(12 * time.Second)
+			return nil
+		}
+		r.faults.Set(func(call string) error { // heartbeats get lost
+			if call == "in-progress" {
+				return testkit.ErrInjected
+			}
+			return nil
+		}, nil)
+		r.send("1.tif", "one", nil)
+		r.start()
+		r.once("1.tif")
+		c, err := r.js.Consumer(r.Context(), event.StreamIngest, consumer)
+		testkit.OK(r, err)
+		if n := c.CachedInfo().Delivered.Consumer; n < 3 {
+			r.Errorf("delivered %d times", n)
+		}
+		r.expect("calls", r.calls(), "check, attempt begun, derivative.jp2, record, ack")
+		r.expect("acts", len(r.worker.Acts()), 1)
+	})
+}

@@ -188,11 +188,11 @@ func (r *rig) expect(what string, got, want any) {
 	}
 }
 
-// calls lists what the stage called, without pulls.
+// calls lists what the stage called, without pulls and heartbeats.
 func (r *rig) calls() string {
 	var out []string
 	for _, c := range r.faults.Calls() {
-		if !strings.HasPrefix(c, "fetch") {
+		if !strings.HasPrefix(c, "fetch") && c != "in-progress" {
 			out = append(out, strings.TrimPrefix(c, "publish ingest."))
 		}
 	}
@@ -221,6 +221,20 @@ func (r *rig) once(slots ...string) {
 		}
 		if n != 1 {
 			r.Errorf("%s has %d facts: %v", s, n, count)
+		}
+	}
+	// A letter about a slot follows the failed attempt that decided it.
+	ends := map[string]int{}
+	for _, f := range r.failed() {
+		if f.Decision == event.DecisionDeadLetter {
+			ends[fmt.Sprintf("%s@%s#%d", f.Operation, f.Slot, f.Pass)]++
+		}
+	}
+	for _, l := range r.letters() {
+		h := l.Header
+		pass := h.Get(event.HeaderOperation) + "@" + h.Get(event.HeaderBatch) + "/" + h.Get(event.HeaderFrame) + "#" + h.Get(event.HeaderPass)
+		if h.Get(event.HeaderFrame) != "" && ends[pass] != 1 {
+			r.Errorf("%s has a letter and %d attempts that say so", pass, ends[pass])
 		}
 	}
 	last := map[string]int{}

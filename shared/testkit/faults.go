@@ -236,9 +236,4 @@ func (m *faultyMsg) DoubleAck(ctx context.Context) error {
 
 func (m *faultyMsg) Nak() error { return m.f.call("nak", m.Msg.Nak) }
 
-func (m *faultyMsg) InProgress() error {
-	if err := m.f.dead(); err != nil {
-		return err
-	}
-	return m.Msg.InProgress()
-}
+func (m *faultyMsg) InProgress() error { return m.f.call("in-progress", m.Msg.InProgress) }

@@ -1,0 +1,3 @@
+module colophon/deploy/arch
+
+go 1.26.0

@@ -1,0 +1,40 @@
+//go:build soak
+
+package e2e
+
+import (
+	"testing"
+	"time"
+)
+
+// The long forms: `make soak`.
+
+func TestSoakHalfFinished(t *testing.T) { halfFinished(t, 4000, 2731) }
+
+func TestSoakMemory(t *testing.T) { large(t, 3<<30) }
+
+func TestSoakKill(t *testing.T) {
+	for range 10 {
+		killed(t, 200, 30, 4*time.Second)
+	}
+}
+
+// BenchmarkDoubleRun runs a converged batch of 4,000 frames again, as a new
+// process, and hashes the same files for comparison.
+func BenchmarkDoubleRun(b *testing.B) {
+	const n = 4000
+	a := newArchive(b)
+	dir := pages(b, n)
+	p := a.startIngest(dir)
+	p.waitWithin(20 * time.Minute).parsed().converged(n)
+	b.Run("again", func(b *testing.B) {
+		for b.Loop() {
+			a.ingest(dir).converged(n).counts(0, 0, n, 0)
+		}
+	})
+	b.Run("hash", func(b *testing.B) {
+		for b.Loop() {
+			hashAll(b, dir)
+		}
+	})
+}
