@@ -118,7 +118,7 @@ func (a *archive) doubleRun(dir string, n int) {
 		hashed = min(hashed, hashAll(t, dir))
 	}
 	same(t, "stored files", a.stamps(stored...), files)
-	t.Logf("%d frames: run again %v, all of the process; hashing %v", n, took.Round(time.Microsecond), hashed.Round(time.Microsecond))
+	t.Logf("%d frames: run again %v, all of the process (cpu %v); hashing %v", n, took.Round(time.Microsecond), o.cpu, hashed.Round(time.Microsecond))
 	if limit := 2 * time.Second; took > limit {
 		t.Errorf("the run again took %v", took)
 	}

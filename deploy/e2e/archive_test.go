@@ -19,9 +19,6 @@ import (
 	"time"
 )
 
-// patience bounds every wait. Only a broken program ever waits for it.
-const patience = 2 * time.Minute
-
 // archive is one archive folder, and how to run colophon on it.
 type archive struct {
 	t    testing.TB
@@ -266,6 +263,7 @@ type outcome struct {
 	text   string // of stderr, for people
 	lines  []logLine
 	took   time.Duration
+	cpu    time.Duration // of the process, whatever else the machine does
 	json   result
 }
 
@@ -315,6 +313,7 @@ func (p *process) waitWithin(d time.Duration) outcome {
 		p.t.Fatalf("colophon %v did not end within %v; its log and stacks are in %s\n%s", p.args, d, full, outcome{lines: p.lines}.tail(12))
 	}
 	o := outcome{t: p.t, args: p.args, code: p.cmd.ProcessState.ExitCode(), stdout: p.stdout.String(), text: strings.Join(p.other, "\n"), lines: p.lines, took: p.took}
+	o.cpu = p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime()
 	if ws, isWait := p.cmd.ProcessState.Sys().(syscall.WaitStatus); isWait && ws.Signaled() {
 		o.signal = ws.Signal()
 	}

@@ -84,6 +84,7 @@ func TestCrashPoints(t *testing.T) {
 						t.Fatalf("exit status %d, undisturbed %d\n%s", o.code, want.code, o.stdout)
 					}
 					a.parity(o, set.frames)
+					checkLines(t, o)
 					same(t, "cases", o.cases(), want.cases())
 					never := ""
 					if service, after := strings.CutSuffix(c.point, ".after-record"); after && len(set.frames) == 1 {
@@ -140,7 +141,7 @@ func (a *archive) goOn(dir string, n int) {
 		}
 	}
 	p.signal(syscall.SIGTERM)
-	p.wait().status(0)
+	checkFields(a.t, p.wait().status(0).lines)
 }
 
 // serve starts the line by itself.

@@ -41,7 +41,11 @@ func TestAHitSaysItsOwnFact(t *testing.T) {
 		r.faults.Forget()
 		r.send("2.tif", "same", nil)
 		r.settled()
-		r.expect("calls of a hit", r.calls(), "check, derivative.jp2, record, finish, ack")
+		// The follower of the stage's own facts may store the fact first: then
+		// there is nothing left to record.
+		if got := r.calls(); got != "check, derivative.jp2, finish, ack" {
+			r.expect("calls of a hit", got, "check, derivative.jp2, record, finish, ack")
+		}
 		r.expect("acts", len(r.worker.Acts()), 1)
 		r.once("1.tif", "2.tif")
 		f := r.made()[1].Fact(r).(event.DerivativeMade)

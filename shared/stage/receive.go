@@ -1,6 +1,7 @@
 package stage
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,7 +77,25 @@ func (s *Stage[In, Out]) finished(ctx context.Context, d *delivery) error {
 	if err != nil {
 		return err
 	}
+	d.recall(h)
 	return s.letter(ctx, d, h)
+}
+
+// recall fills in, from a dead letter, what its line in the log says: the
+// message itself is not read again.
+func (d *delivery) recall(h nats.Header) {
+	batch, berr := event.DecodeName(h.Get(event.HeaderBatch))
+	frame, ferr := event.DecodeName(h.Get(event.HeaderFrame))
+	if berr == nil && ferr == nil {
+		d.work.Slot = event.Slot{Batch: batch, Frame: frame}
+	}
+	d.work.Digest = event.Digest(h.Get(event.HeaderDigest))
+	d.work.Pass, _ = strconv.Atoi(h.Get(event.HeaderPass))
+	d.work.Attempt, _ = strconv.Atoi(h.Get(event.HeaderAttempts))
+	d.key = event.Key{Operation: event.Operation(cmp.Or(h.Get(event.HeaderFoundBy), h.Get(event.HeaderOperation))), Digest: d.work.Digest}
+	if _, derivative := d.key.Operation.Profile(); !derivative {
+		d.key.Slot = d.work.Slot
+	}
 }
 
 func (s *Stage[In, Out]) settle(ctx context.Context, d *delivery, err error) {
