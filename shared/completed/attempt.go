@@ -24,8 +24,9 @@ type Attempt struct {
 	Suspect   bool      `json:"suspect,omitempty"` // an earlier one ended its worker: work it alone
 	Started   time.Time `json:"started"`
 	NotBefore time.Time `json:"not_before,omitzero"`
-	Dead      bool      `json:"dead,omitempty"` // the decision was a dead letter
-	Fact      Fact      `json:"fact,omitzero"`  // that says how it failed; published again after a crash
+	Dead      bool      `json:"dead,omitempty"`   // the decision was a dead letter
+	Origin    string    `json:"origin,omitempty"` // of the message whose letter it is, where Dead
+	Fact      Fact      `json:"fact,omitzero"`    // that says how it failed; published again after a crash
 }
 
 // AttemptKey names the attempts of an operation on a slot in a pass.

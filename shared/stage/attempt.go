@@ -180,6 +180,9 @@ func (s *Stage[In, Out]) failed(ctx context.Context, d *delivery, policy retry.P
 		stored.ID = ""
 	}
 	a.State, a.Dead, a.Fact = completed.AttemptFailed, !again, stored
+	if a.Dead {
+		a.Origin = d.origin
+	}
 	if err := s.Completed.SetAttempt(key, *a); err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -214,6 +215,34 @@ func TestAForeignPolicyEndsThePass(t *testing.T) {
 		r.expect("slot", h.Get(event.HeaderFrame), event.Encode("1.tif"))
 		r.expect("attempts", h.Get(event.HeaderAttempts), "1")
 		r.expect("payload", string(letters[0].Data), string(body))
+	})
+}
+
+// The process dies between a message's stored outcome and its dead letter; a
+// pass that was asked for meanwhile dies first. The message still gets its own
+// letter, of its own pass, and is not tried under a pass nobody asked for.
+func TestALetterThatIsOwedComesFirst(t *testing.T) {
+	world(t, func(r *rig) {
+		r.breaks()
+		crashed := r.crashAt("publish deadletter.deriver", false)
+		first := r.send("1.tif", "one", nil)
+		r.start()
+		testkit.Closed(r, "the crash", crashed)
+		r.crash()
+		order := testkit.Fixed(testkit.Slot("1.tif"), "one", nil)
+		order.Pass = 2
+		testkit.PublishRaw(r, r.js, event.SubjectFrameFixed, nats.Header{event.HeaderPass: {"2"}}, testkit.JSON(r, order))
+		r.start() // the second is new; the first comes again after its ack wait
+		r.settled()
+		var got []string
+		for _, l := range r.letters() {
+			got = append(got, l.Header.Get(event.HeaderOrigin)+" pass "+l.Header.Get(event.HeaderPass))
+		}
+		slices.Sort(got)
+		origin := func(seq uint64, pass int) string { return fmt.Sprintf("INGEST-%d pass %d", seq, pass) }
+		r.expect("letters of pass 1", slices.Contains(got, origin(first.Sequence, 1)), true)
+		r.expect("letters", len(got), 2)
+		r.expect("acts", len(r.worker.Acts()), 2)
 	})
 }
 

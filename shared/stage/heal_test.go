@@ -148,10 +148,7 @@ func (b *batches) Work(in event.FrameFixed) event.Work {
 // each, do not use each other's ids.
 func TestOpFactsOfTwoStores(t *testing.T) {
 	world(t, func(r *rig) {
-		r.worker.Script = func(context.Context, event.FrameFixed, event.Work) error {
-			return fault.New(fault.StoreFull, nil, "no space")
-		}
-		r.send("1.tif", "one", nil)
+		r.worker.Healthy = func(bool) error { return fault.New(fault.StoreFull, nil, "no space") } // the first op fact of each is its halt
 		r.start()
 		testkit.Eventually(r, "the halt", func() bool { return len(r.ops("halted")) == 1 })
 		r.stop()

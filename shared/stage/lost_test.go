@@ -160,8 +160,8 @@ func TestPastTheWindow(t *testing.T) {
 		r.send("1.tif", "one", nil)
 		r.settled()
 		r.expect("sent again inside the window", r.send("1.tif", "one", nil).Duplicate, true)
-		time.Sleep(65 * time.Minute) // of virtual time
 		r.stop()
+		time.Sleep(65 * time.Minute) // of virtual time
 		r.start()
 		r.expect("sent again past the window", r.send("1.tif", "one", nil).Duplicate, false)
 		r.settled()

@@ -121,7 +121,7 @@ func TestWaitingRetriesHoldNoSlot(t *testing.T) {
 		}
 		r.start()
 		for i := range 100 {
-			f := testkit.Fixed(testkit.Slot(fmt.Sprint(i)), fmt.Sprint(i), testkit.Policy(4, 10*time.Minute))
+			f := testkit.Fixed(testkit.Slot(fmt.Sprint(i)), fmt.Sprint(i), testkit.Policy(4, time.Minute))
 			f.Sequence = 2
 			testkit.Publish(r, r.js, f)
 		}

@@ -246,6 +246,17 @@ func (s *Stage[In, Out]) work(in In, d *delivery) (event.Work, error) {
 		return w, err
 	}
 	w.Pass = max(written, dead+1)
+	if dead >= written {
+		// A later pass may have died since this message's own outcome was
+		// stored: its letter, which nobody has seen yet, comes first.
+		a, err := s.Completed.Attempt(attemptKey(d.key.Operation, d.key.Digest, w.Slot, written))
+		if err != nil {
+			return w, err
+		}
+		if a.Dead && a.Origin == d.origin {
+			w.Pass = written
+		}
+	}
 	if a := h.Get(event.HeaderActor); a != "" {
 		w.Requested = &event.Request{Actor: a, Note: h.Get(event.HeaderNote)}
 	}
