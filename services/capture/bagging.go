@@ -21,8 +21,9 @@ import (
 )
 
 const (
-	bagScratch = "bag-"          // begins the names of the folders below State
-	premisIdle = 2 * time.Minute // without a word from the ledger
+	bagScratch = "bag-"           // begins the names of the folders below State
+	premisWait = 30 * time.Minute // for the ledger to catch up and export
+	premisIdle = 2 * time.Minute  // without a word from it
 )
 
 // errMoved: the batch is not what its bag was to be made of any more. Its next
@@ -101,6 +102,8 @@ func (s *Service) writeBag(ctx context.Context, r batchRecord) error {
 
 // fetchPremis asks the ledger, and gives up on one that falls silent.
 func (s *Service) fetchPremis(ctx context.Context, r batchRecord, scratch string) (names []string, err error) {
+	ctx, end := context.WithTimeout(ctx, premisWait)
+	defer end()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	silent := time.AfterFunc(premisIdle, func() { cancel(fmt.Errorf("the ledger is silent for %v", premisIdle)) })

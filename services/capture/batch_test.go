@@ -195,6 +195,29 @@ func TestDeclaredElsewhere(t *testing.T) {
 	expect(t, "taken", len(r.captured()), 1)
 }
 
+// The news of it comes before it can be read.
+func TestNewsBeforeTheDeclaration(t *testing.T) {
+	t.Parallel()
+	d := newDeclarations(t)
+	got := make(chan error, 1)
+	go func() {
+		_, err := d.wait(t.Context(), "b")
+		got <- err
+	}()
+	waits := func() bool {
+		d.now.mu.Lock()
+		defer d.now.mu.Unlock()
+		return d.now.ch != nil
+	}
+	testkit.Eventually(t, "it waits", waits)
+	d.now.spread()
+	testkit.Eventually(t, "it has looked and waits again", waits)
+	if _, ferr := d.decide(t, declaration+`"count":1}`); ferr != nil { // stored, without a word
+		t.Fatal(ferr)
+	}
+	testkit.OK(t, <-got)
+}
+
 func TestUndeclaredForGood(t *testing.T) {
 	t.Parallel()
 	d := newDeclarations(t)

@@ -1,7 +1,6 @@
 package capture
 
 import (
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -253,14 +252,4 @@ func (c *change) flush() error {
 		}
 	}
 	return nil
-}
-
-// orderKey gives the place of a slot in its batch: by declared sequence, or by
-// the natural order of names; arrival never gives it.
-func orderKey(order string, p *event.Progress) string {
-	key := event.NaturalKey(string(p.Frame))
-	if order == event.OrderNatural {
-		return string(key)
-	}
-	return string(binary.BigEndian.AppendUint64(nil, uint64(p.Sequence))) + string(key) //nolint:gosec // a sequence is at least 1
 }

@@ -94,3 +94,26 @@ func (s *Service) hearTogether(t *testing.T, after int, facts []event.Fact) {
 	}
 	testkit.OK(t, s.view.handle(event.StreamIngest, batch))
 }
+
+// A capture message that is read behind its facts is kept all the same, so
+// that the slot can be sent again.
+func TestAskedBehindTheFacts(t *testing.T) {
+	t.Parallel()
+	s := viewOnly(t)
+	facts := work(1, 1, "x")
+	w := facts[1].(event.FrameFixed).Work
+	w.Schema = event.SchemaAttemptFailed
+	s.hear(t, declared1(0, 1), facts[0], event.AttemptFailed{Work: w, Operation: event.Fixity, Decision: event.DecisionDeadLetter, Code: "digest-mismatch"})
+	again := facts[0].(event.FrameCaptured)
+	again.Pass = 2
+	s.hear(t, again, message(1))
+	a, ok, err := s.view.asked(message(1).Slot)
+	testkit.OK(t, err)
+	expect(t, "kept", ok && a.Pass == 1, true)
+	other := message(1)
+	other.Pass = 3
+	s.hear(t, other, message(1))
+	a, _, err = s.view.asked(message(1).Slot)
+	testkit.OK(t, err)
+	expect(t, "the newest is kept", a.Pass, 3)
+}

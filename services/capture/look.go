@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -76,6 +77,16 @@ func upper(prefix string) []byte {
 	b := []byte(prefix)
 	b[len(b)-1]++
 	return b
+}
+
+// orderKey gives the place of a slot in its batch: by declared sequence, or by
+// the natural order of names; arrival never gives it.
+func orderKey(order string, p *event.Progress) string {
+	key := event.NaturalKey(string(p.Frame))
+	if order == event.OrderNatural {
+		return string(key)
+	}
+	return string(binary.BigEndian.AppendUint64(nil, uint64(p.Sequence))) + string(key) //nolint:gosec // a sequence is at least 1
 }
 
 // batches goes through all batches, from behind one.

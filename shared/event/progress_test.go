@@ -105,6 +105,7 @@ func TestStates(t *testing.T) {
 		{"captured, fixed, jp2, lossless, captured p=2 r=2, jp2 p=2, fixed p=2 r=2, jp2 p=2 r=2, lossless p=2 r=2", "pending pending pending done pending pending pending pending done"},
 		{"captured, dead:fixity, captured r=2, dead:fixity r=1, fixed r=2 p=2, jp2 r=2 p=2, lossless r=2 p=2", "pending failed pending pending pending pending done"},
 		{"captured, fixed, dead:jp2, discard:jp2, lossless, captured r=2 p=2, fixed r=2 p=2, lossless r=2 p=2, jp2 r=2 p=2", "pending pending pending pending done pending pending pending done"},
+		{"captured, fixed, lossless, captured r=2, fixed r=2, lossless r=2, jp2 r=1, jp2 r=2", "pending pending pending pending pending pending pending done"},
 		{"captured r=2, captured r=1, fixed r=1, fixed r=2, jp2 r=2, lossless r=2", "pending pending pending pending pending done"},
 		{"captured, fixed, dead:jp2, dead:lossless, captured r=2, fixed r=2, jp2 r=2 p=2, dead:lossless r=2 p=2", "pending pending pending failed pending pending pending failed"},
 	} {
@@ -141,6 +142,10 @@ func TestWhatElseTheViewTells(t *testing.T) {
 	}
 	if p.Pinned != testkit.Digest("revision 1") || p.Digest != p.Pinned {
 		t.Errorf("pinned %s", p.Pinned)
+	}
+	p = story("captured", "fixed", "dead:jp2", "request p=2", "fixed p=2", "fail:jp2 p=2", "dead:jp2")
+	if tr := p.Troubles([]string{"jp2"}); len(tr) != 1 || tr[0].Pass != 2 {
+		t.Errorf("an older pass told again past the window: %+v", tr)
 	}
 	p = story("captured", "fixed", "jp2", "dead:source-changed")
 	if tr := p.Troubles([]string{"jp2"}); len(tr) != 1 || tr[0].Operation != event.SourceChanged {

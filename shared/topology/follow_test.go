@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -184,7 +185,7 @@ func TestAFollowerSurvivesTheBroker(t *testing.T) {
 // with and without new messages on the lost sequences.
 func TestARollbackIsSeen(t *testing.T) {
 	t.Parallel()
-	for _, how := range []string{"shorter", "refilled", "refilled while the follower was down"} {
+	for _, how := range []string{"shorter", "refilled", "refilled while the follower was down", "refilled alike while the follower was down"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			b, js := testkit.NewBroker(t)
@@ -198,7 +199,8 @@ func TestARollbackIsSeen(t *testing.T) {
 			r.follow(t, js, event.StreamIngest)
 			ids = append(ids, publish(t, js, "ingest.op.halted", 20, 30)...)
 			r.waitFor(t, ids)
-			if how == "refilled while the follower was down" {
+			down := strings.HasSuffix(how, "down")
+			if down {
 				r.end()
 			}
 			b.Stop()
@@ -207,8 +209,12 @@ func TestARollbackIsSeen(t *testing.T) {
 			b.Start()
 			awake(t, js)
 			left := ids[:20]
-			if how == "refilled while the follower was down" {
-				left = append(slices.Clone(left), publish(t, js, "ingest.op.resumed", 40, 60)...)
+			if down {
+				from := 40
+				if strings.Contains(how, "alike") { // the same ids on the same sequences, at another time
+					from = 20
+				}
+				left = append(slices.Clone(left), publish(t, js, "ingest.op.resumed", from, from+10)...)
 				r.follow(t, js, event.StreamIngest)
 			}
 			testkit.Eventually(t, "the rollback is told", func() bool {
