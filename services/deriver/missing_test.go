@@ -46,9 +46,9 @@ func TestMissingEncoder(t *testing.T) {
 	if made := p.derivatives(); len(made) != 1 || made[0].Attempt != 1 {
 		t.Errorf("made %+v", made)
 	}
-	if got := p.ops(); strings.Join(got, " ") != event.OpHalted+" "+event.OpResumed {
-		t.Errorf("the log says %v", got)
-	}
+	testkit.Eventually(t, "the log says that it was halted and resumed", func() bool {
+		return strings.Join(p.ops(), " ") == event.OpHalted+" "+event.OpResumed
+	})
 }
 
 // testChild is this test binary, to run one test under another environment.
