@@ -122,8 +122,10 @@ func (c *statusCmd) Run(s *session) error {
 	return settled(st)
 }
 
+// settled gives the exit status of a batch: 0 only where it converged, and its
+// manifest and bag stand.
 func settled(st event.BatchStatus) error {
-	if !st.Converged {
+	if !st.Converged || st.Bag < st.Convergence || st.Manifest < st.Convergence {
 		return status(exitUnsettled)
 	}
 	return nil
