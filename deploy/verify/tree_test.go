@@ -84,7 +84,10 @@ func judgeTree(t *testing.T, records [][]byte, nodes []tlog.Hash, h head) []Find
 	return out.findings()
 }
 
-// TestFilter: what was added may be there; most of what was not, may not.
+// TestFilter: what was added may be there; most of what was not, may not. The
+// filter's seed is new each time, so the number is a random one: with 4 probes
+// and 2^21 bits for 100,000 keys, (1-e^(-4/21))^4 of a key, 91 of 100,000 with
+// a standard deviation of 9.5. The bound is six of them away.
 func TestFilter(t *testing.T) {
 	t.Parallel()
 	f := newFilter(10_000)
@@ -101,7 +104,7 @@ func TestFilter(t *testing.T) {
 			wrong++
 		}
 	}
-	if wrong > n/1000 {
+	if wrong > 150 {
 		t.Errorf("%d of %d taken for known", wrong, n)
 	}
 }
