@@ -18,6 +18,7 @@ const (
 	EndpointQuarantineShow    = "quarantine.show"
 	EndpointQuarantineReplay  = "quarantine.replay"
 	EndpointQuarantineDiscard = "quarantine.discard"
+	EndpointQuarantineRescan  = "quarantine.rescan"
 )
 
 // BatchRequest asks about one batch.

@@ -345,6 +345,10 @@ const (
 	OpRolledBack = "rolled-back"
 	OpHole       = "hole"
 	OpConflict   = "conflict"
+	OpStuck      = "stuck" // a slot that no message would have moved, sent again
+
+	OpBreakerOpened = "breaker-opened" // of the dependency in Detail
+	OpBreakerClosed = "breaker-closed"
 )
 
 // OpFact: halts, resumes, breakers, holes, rollbacks, verifications.

@@ -27,6 +27,7 @@ const (
 	SchemaProfilePinned = "colophon/profile.pinned/v1"
 	SchemaCase          = "colophon/case/v1"
 	SchemaOp            = "colophon/op/v1"
+	SchemaDispatch      = "colophon/dispatch/v1"
 )
 
 // BatchDeclaration is the body of capture.batch: how many frames there will
@@ -82,6 +83,7 @@ type FrameMessage struct {
 	Source      Digest            `json:"source_token,omitempty"` // [SourceToken] where nobody declared a digest
 	Pass        int               `json:"pass,omitempty"`         // default 1
 	Replaces    Digest            `json:"replaces,omitempty"`     // the digest it may supersede
+	Answers     string            `json:"answers,omitempty"`      // message id of the [Dispatch] that asked for it
 	Device      string            `json:"device,omitempty"`
 	Operator    string            `json:"operator,omitempty"`
 	ScannedAt   time.Time         `json:"scanned_at,omitzero"`
@@ -145,6 +147,30 @@ func (f FrameMessage) MsgID() string {
 func SourceToken(uri string, st SourceStat) Digest {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%d\n%d", uri, st.Size, st.ModTime.UnixNano()))
 	return Digest("src-" + hex.EncodeToString(sum[:16]))
+}
+
+// Dispatch is the body of gateway.dispatch: a frame asked of a device.
+type Dispatch struct {
+	Schema   string    `json:"schema"`
+	Slot               // batch, frame
+	Sequence int       `json:"sequence"` // place in the batch, from 1
+	Device   string    `json:"device"`
+	Pass     int       `json:"pass"`               // the pass that the answer runs under
+	Number   int       `json:"number"`             // n-th dispatch of this slot and pass to this device, from 1
+	Replaces Digest    `json:"replaces,omitempty"` // the digest that the answer may supersede
+	Reason   string    `json:"reason"`             // for people
+	Actor    string    `json:"actor,omitempty"`    // who decided the rescan
+	Note     string    `json:"note,omitempty"`
+	At       time.Time `json:"at"`
+}
+
+// Subject is where the device's gateway listens.
+func (d Dispatch) Subject() string { return SubjectDispatch + "." + Encode(d.Device) }
+
+// MsgID is the id the dispatch is published under, and what a frame message
+// that follows it says in answers.
+func (d Dispatch) MsgID() string {
+	return fmt.Sprintf("dispatch:%s:%s#%d.%d", Encode(d.Device), d.Slot, d.Pass, d.Number)
 }
 
 // ErrUnknownSchema marks a message of a version this build does not know.

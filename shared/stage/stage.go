@@ -77,6 +77,13 @@ type Serial[In any] interface {
 	Turn(in In) string
 }
 
+// Dependent is a [Worker] whose act leans on something that can be away and
+// come back, such as a device or an endpoint. Depends names it, "" for nothing;
+// a breaker guards each name.
+type Dependent[In any] interface {
+	Depends(in In) string
+}
+
 // Chooser is a [Worker] that leaves some messages alone.
 type Chooser[In any] interface {
 	Wants(in In) bool
