@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"colophon/shared/event"
+	"colophon/shared/schema"
 )
 
 // slots replays the log into the progress of every slot, by the function the
@@ -102,7 +103,7 @@ func (s *slots) flush() error {
 // asked applies a capture message. One that nobody can read asks for nothing.
 func (s *slots) asked(m message) error {
 	var f event.FrameMessage
-	if event.Unmarshal(m.data, &f) != nil || f.Validate() != nil {
+	if event.Unmarshal(m.data, &f) != nil || f.Validate() != nil || schema.Check(m.subject, m.data) != nil {
 		return nil
 	}
 	if _, _, batch, err := event.ParseCaptureSubject(m.subject); err != nil || batch != f.Batch {
@@ -112,7 +113,7 @@ func (s *slots) asked(m message) error {
 	if err != nil {
 		return nil
 	}
-	return s.move(f.Slot, func(p *event.Progress) { p.Request(f, pass) })
+	return s.move(f.Slot, func(p *event.Progress) { p.Request(f, pass, m.seq) })
 }
 
 // fact applies a fact of the log.

@@ -178,17 +178,20 @@ func (d *declarations) Tokens(in *declarationIn, out event.BatchFact) []string {
 
 func (d *declarations) Learn(f event.Fact) ([]string, event.BatchFact, bool) {
 	b, ok := f.(event.BatchFact)
-	if !ok || b.State == "converged" {
+	if !ok {
 		return nil, b, false
 	}
-	d.now.spread()
+	if b.State == "converged" { // the keeper's: completes nothing here, and a log that lost it has it from here
+		return nil, b, true
+	}
+	d.now.Spread()
 	key := event.Key{Operation: event.BatchInvalid, Digest: b.Body, Slot: event.Slot{Batch: b.Batch}}
 	return []string{key.String(), declaredToken(b.Batch, b.Number)}, b, true
 }
 
 // Finish wakes the frames that wait for this declaration.
 func (d *declarations) Finish(context.Context, *declarationIn, event.BatchFact) error {
-	d.now.spread()
+	d.now.Spread()
 	return nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"colophon/shared/event"
 	"colophon/shared/fault"
 	"colophon/shared/retry"
+	"colophon/shared/stage"
 	"colophon/shared/testkit"
 )
 
@@ -21,7 +22,7 @@ func newDeclarations(t *testing.T) *declarations {
 	t.Helper()
 	set := testkit.Must(completed.Open(t.TempDir(), completed.Options{Logger: slog.New(slog.DiscardHandler)}))(t)
 	t.Cleanup(func() { testkit.OK(t, set.Close()) })
-	return &declarations{declared: declared{set, new(news)}, policy: retry.Default(), defaults: []string{"jp2"}}
+	return &declarations{declared: declared{set, new(stage.News)}, policy: retry.Default(), defaults: []string{"jp2"}}
 }
 
 // decide is what a stage does with a declaration; raw is its body.
@@ -126,8 +127,8 @@ func TestDeclarationMessages(t *testing.T) {
 			t.Errorf("%s was read", what)
 		}
 	}
-	if _, _, ok := d.Learn(event.BatchFact{State: "converged"}); ok {
-		t.Error("a convergence was learned as a declaration")
+	if tokens, _, ok := d.Learn(event.BatchFact{State: "converged"}); !ok || len(tokens) > 0 {
+		t.Error("a convergence was learned as a declaration, or not kept for a log that loses it")
 	}
 }
 
@@ -201,16 +202,14 @@ func TestNewsBeforeTheDeclaration(t *testing.T) {
 	d := newDeclarations(t)
 	got := make(chan error, 1)
 	go func() {
-		_, err := d.wait(t.Context(), "b")
+		_, err := d.wait(t.Context(), "b", 0, time.Now())
 		got <- err
 	}()
 	waits := func() bool {
-		d.now.mu.Lock()
-		defer d.now.mu.Unlock()
-		return d.now.ch != nil
+		return d.now.Awaited()
 	}
 	testkit.Eventually(t, "it waits", waits)
-	d.now.spread()
+	d.now.Spread()
 	testkit.Eventually(t, "it has looked and waits again", waits)
 	if _, ferr := d.decide(t, declaration+`"count":1}`); ferr != nil { // stored, without a word
 		t.Fatal(ferr)
@@ -223,7 +222,7 @@ func TestUndeclaredForGood(t *testing.T) {
 	d := newDeclarations(t)
 	late := make(chan error, 1)
 	inBubble(t, func() {
-		_, err := d.wait(context.Background(), "b")
+		_, err := d.wait(context.Background(), "b", 0, time.Now())
 		late <- err
 	})
 	expect(t, "code", fault.Of(<-late).Code, fault.BatchUndeclared)

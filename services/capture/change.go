@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"colophon/shared/event"
+	"colophon/shared/schema"
 	"colophon/shared/topology"
 )
 
@@ -91,10 +92,10 @@ func (r *batchRecord) judge() {
 // read changes nothing here; the worker makes a dead letter of it.
 func (c *change) frame(m topology.Message) error {
 	var f event.FrameMessage
-	if event.Unmarshal(m.Data, &f) != nil || f.Validate() != nil {
+	if event.Unmarshal(m.Data, &f) != nil || f.Validate() != nil || schema.Check(m.Subject, m.Data) != nil {
 		return nil
 	}
-	if _, _, batch, err := event.ParseCaptureSubject(m.Subject); err != nil || batch != f.Batch {
+	if kind, _, batch, err := event.ParseCaptureSubject(m.Subject); err != nil || kind != "frame" || batch != f.Batch {
 		return nil
 	}
 	pass, err := event.PassOf(m.Header.Get(event.HeaderPass), f.Pass)
@@ -105,14 +106,14 @@ func (c *change) frame(m topology.Message) error {
 	if err != nil {
 		return err
 	}
-	e.Request(f, pass)
+	e.Request(f, pass, m.Sequence)
 	r.count(e)
 	r.touch(m.Stored, &r.Read.Frame, m.Sequence)
 	var before asked
 	if _, err := getJSON(c.b, viewAsked+f.Slot.String(), &before); err != nil || pass < before.Pass {
 		return err
 	}
-	return setJSON(c.b, viewAsked+f.Slot.String(), asked{m.Subject, pass, m.Data})
+	return setJSON(c.b, viewAsked+f.Slot.String(), asked{m.MsgID, m.Subject, pass, own(m.Header), m.Data})
 }
 
 // fact applies a fact of the log.
@@ -125,8 +126,11 @@ func (c *change) fact(m topology.Message) error {
 		c.unread = append(c.unread, m.Sequence)
 		return nil
 	}
-	if b, ok := f.(event.BatchFact); ok {
-		return c.declared(b, m)
+	switch f := f.(type) {
+	case event.BatchFact:
+		return c.declared(f, m)
+	case event.OpFact:
+		return errors.Join(c.sentAgain(f), c.toldOf(f))
 	}
 	s, ok := slotOf(f)
 	if !ok {
@@ -145,8 +149,24 @@ func (c *change) fact(m topology.Message) error {
 	e.Apply(f, m.Sequence, pass)
 	r.count(e)
 	r.touch(m.Stored, &r.Read.Fact, m.Sequence)
-	if d, ok := f.(event.CaseFact); ok && frees(d) {
-		return c.b.Set([]byte(viewUnstage+s.String()), nil, nil)
+	switch f := f.(type) {
+	case event.CaseFact:
+		return c.decided(f)
+	case event.FrameFixed:
+		if f.Revision > 1 {
+			return c.b.Set([]byte(viewOld+s.String()), nil, nil)
+		}
+	}
+	return nil
+}
+
+// decided notes what a decision asks of others than the slot.
+func (c *change) decided(d event.CaseFact) error {
+	if d.State == event.CaseRescan {
+		return c.b.Set([]byte(viewRescan+d.Slot.String()), nil, nil)
+	}
+	if frees(d) {
+		return c.b.Set([]byte(viewUnstage+d.Slot.String()), nil, nil)
 	}
 	return nil
 }

@@ -4,50 +4,30 @@ import (
 	"context"
 	"encoding/json"
 	"strconv"
-	"sync"
 	"time"
 
 	"colophon/shared/completed"
 	"colophon/shared/event"
 	"colophon/shared/fault"
+	"colophon/shared/stage"
 )
 
 // undeclaredAfter is how long frames wait for their declaration; lookAgain is
 // how often they look by themselves. A declaration that another replica
 // accepted is learned from the log, and can be read a moment after the news.
+//
+// leastWait is how long they wait in any case: after an outage their
+// declaration may stand in the queue beside them.
 const (
 	undeclaredAfter = 24 * time.Hour
+	leastWait       = time.Minute
 	lookAgain       = time.Second
 )
 
 // declared knows the accepted declarations, and lets frames wait for theirs.
 type declared struct {
 	set *completed.Set
-	now *news
-}
-
-// news wakes everybody who waits, each time something was accepted.
-type news struct {
-	mu sync.Mutex
-	ch chan struct{}
-}
-
-func (n *news) next() <-chan struct{} {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.ch == nil {
-		n.ch = make(chan struct{})
-	}
-	return n.ch
-}
-
-func (n *news) spread() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.ch != nil {
-		close(n.ch)
-		n.ch = nil
-	}
+	now *stage.News
 }
 
 // declaredToken is where one accepted declaration of a batch is kept. Each has
@@ -70,12 +50,17 @@ func (d declared) get(b event.Name) (f event.BatchFact, known bool, err error) {
 	}
 }
 
-func (d declared) wait(ctx context.Context, b event.Name) (event.BatchFact, error) {
-	late := time.Now().Add(undeclaredAfter)
+// wait waits for the batch's declaration, at least the one of a number; since
+// is when the wait began.
+func (d declared) wait(ctx context.Context, b event.Name, least int, since time.Time) (event.BatchFact, error) {
+	late := since.Add(undeclaredAfter)
+	if soonest := time.Now().Add(leastWait); late.Before(soonest) {
+		late = soonest
+	}
 	for {
-		next := d.now.next()
+		next := d.now.Next()
 		f, ok, err := d.get(b)
-		if err != nil || ok {
+		if err != nil || ok && f.Number >= least {
 			return f, err
 		}
 		if time.Now().After(late) {

@@ -2,9 +2,12 @@ package capture
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
+	"path/filepath"
 	"strconv"
 
 	"github.com/nats-io/nats.go"
@@ -13,6 +16,7 @@ import (
 	"colophon/shared/completed"
 	"colophon/shared/event"
 	"colophon/shared/fault"
+	"colophon/shared/stage"
 	"colophon/shared/storage"
 )
 
@@ -20,6 +24,7 @@ import (
 type frameIn struct {
 	event.FrameMessage
 	Gateway string
+	follows int             // number of the declaration that it counts on
 	batch   event.BatchFact // filled by Work
 }
 
@@ -35,13 +40,21 @@ type taken struct {
 type frames struct {
 	set   *completed.Set
 	store *storage.Store
-	roots *Roots
-	view  *view
-	js    jetstream.JetStream
+	inputs
+	view *view
+	js   jetstream.JetStream
 	declared
 }
 
-func (f *frames) Decode(subject string, _ nats.Header, data []byte) (*frameIn, error) {
+// What a stage asks of a worker beside its work, by these methods' names alone.
+var (
+	_ stage.Waiter[*frameIn]         = (*frames)(nil)
+	_ stage.Dependent[*frameIn]      = (*frames)(nil)
+	_ stage.Serial[*frameIn]         = (*frames)(nil)
+	_ stage.Doubter[*frameIn, taken] = (*frames)(nil)
+)
+
+func (f *frames) Decode(subject string, h nats.Header, data []byte) (*frameIn, error) {
 	in := new(frameIn)
 	if err := event.Unmarshal(data, &in.FrameMessage); err != nil {
 		return nil, err
@@ -60,6 +73,7 @@ func (f *frames) Decode(subject string, _ nats.Header, data []byte) (*frameIn, e
 		return nil, fmt.Errorf("/batch: %q was sent under the subject of %q", in.Batch, batch)
 	}
 	in.Gateway = gateway
+	in.follows, _ = strconv.Atoi(h.Get(event.HeaderDeclared)) // 0: the first will do
 	return in, nil
 }
 
@@ -80,6 +94,27 @@ func (f *frames) Key(in *frameIn) event.Key { return event.CaptureKey(in.Token()
 // Turn lets one message of a slot at a time be worked on: two looks at one
 // source have different keys, and both would else become the same revision.
 func (f *frames) Turn(in *frameIn) string { return in.Slot.String() }
+
+// Depends names what reading a frame leans on: the device that it comes from,
+// else its first source's folder or host. The name tells no path of the machine.
+func (f *frames) Depends(in *frameIn) string {
+	if in.Device != "" {
+		return deviceName(in.Device)
+	}
+	u, err := url.Parse(in.Sources[0])
+	if err != nil {
+		return ""
+	}
+	if u.Scheme != "file" {
+		return u.Scheme + ":" + u.Host
+	}
+	dir, _, ok := f.roots.find(u.Path, func(o root) string { return o.path })
+	if !ok {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(dir.Name()))
+	return fmt.Sprintf("file:%s-%x", event.Encode(filepath.Base(dir.Name())), sum[:4])
+}
 
 // Fact speaks of the message's own claim, hit or miss: a corrected digest is
 // compared, not the one that was declared when the bytes were read.
@@ -159,7 +194,7 @@ func (f *frames) Still(ctx context.Context, in *frameIn, out taken, w event.Work
 		return false, nil
 	}
 	again := w.Pass > out.Pass
-	if again && f.touched(out) {
+	if again && !f.finished(in, out) && f.inputs.touched(ctx, out.Source, out.Stat) {
 		return false, nil
 	}
 	if fixed, err := f.store.Exists(storage.MasterKey(storage.Digest(out.Digest))); err != nil || fixed {
@@ -175,23 +210,16 @@ func (f *frames) Still(ctx context.Context, in *frameIn, out taken, w event.Work
 	return event.Digest(d) == out.Digest, err
 }
 
-func (f *frames) touched(out taken) bool {
-	file, st, err := f.roots.Open(out.Source)
-	if err != nil {
-		return false
-	}
-	_ = file.Close()
-	return out.Stat == nil || !st.Same(*out.Stat)
+// finished: a slot that is done keeps its bytes, whatever the source looks like
+// now. Its later pass is about something else: another derivative.
+func (f *frames) finished(in *frameIn, out taken) bool {
+	p, known, err := f.view.slot(in.Slot)
+	return err == nil && known && p.Fixed != nil && p.Pinned == out.Digest && done(p, in.batch.Profiles)
 }
 
-// Finish removes the staged bytes of the revision that this one took over from.
-func (f *frames) Finish(_ context.Context, in *frameIn, out taken) error {
-	before, ok, err := f.revision(in.Slot, out.Revision-1)
-	if err != nil || !ok || before.Staging == out.Staging {
-		return err
-	}
-	return f.store.Remove(before.Staging)
-}
+// Finish has nothing to do: the staged bytes of the revision that this one took
+// over from go once this one is fixed, see [Service.unstage].
+func (f *frames) Finish(context.Context, *frameIn, taken) error { return nil }
 
 func (f *frames) Probe(_ context.Context, deep bool) error { return probe(f.store, deep) }
 

@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"os"
@@ -8,6 +9,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
+	"colophon/shared/completed"
 	"colophon/shared/event"
 	"colophon/shared/stage"
 )
@@ -25,15 +29,17 @@ const (
 // made beside everything else: a ledger that is away holds up nothing but them.
 type keeper struct {
 	*Service
-	tasks  map[event.Name]*task
-	bags   sync.WaitGroup
-	places chan struct{} // of bags in the making
-	ended  chan event.Name
+	tasks     map[event.Name]*task
+	inspected string // the last batch that was looked at on disk, encoded
+	bags      sync.WaitGroup
+	places    chan struct{} // of bags in the making
+	ended     chan event.Name
 }
 
 // task is what is still to be done about one batch.
 type task struct {
 	touched bool
+	inspect bool      // whether what is noted stands on disk
 	at      time.Time // when it is looked at again, touched or not
 	fails   int
 	said    int // convergence that was published and not yet read back
@@ -57,14 +63,13 @@ func (s *Service) keep(ctx context.Context) error {
 			return err
 		}
 	}
-	for r, err := range s.view.batches("") {
-		if err != nil {
-			return err
-		}
-		k.touch(r.Batch)
+	if err := k.inspect(-1); err != nil {
+		return err
 	}
+	tick := time.NewTicker(cmp.Or(s.Reconcile, reconcileEvery))
+	defer tick.Stop()
 	for ctx.Err() == nil {
-		next := s.view.changed.next()
+		next := s.view.changed.Next()
 		for _, b := range s.view.take() {
 			k.touch(b)
 		}
@@ -78,6 +83,10 @@ func (s *Service) keep(ctx context.Context) error {
 		case b := <-k.ended:
 			k.bagged(b)
 		case <-timer.C:
+		case <-tick.C:
+			if err := k.inspect(inspectLimit); err != nil {
+				s.Log.Error("inspect_failed", slog.Any("error", err))
+			}
 		}
 		timer.Stop()
 	}
@@ -163,6 +172,12 @@ func backOff(fails *int) time.Duration {
 // look brings the log and the disk in line with the view of one batch, and
 // tells when to look again though nothing touches it; 0: all is in line.
 func (k *keeper) look(ctx context.Context, b event.Name, t *task) (time.Duration, error) {
+	if t.inspect && !t.bagging {
+		if err := k.stands(b); err != nil {
+			return 0, err
+		}
+		t.inspect = false
+	}
 	l, release := k.view.snapshot()
 	defer release()
 	r, err := l.batch(b)
@@ -203,7 +218,20 @@ func (s *Service) converge(ctx context.Context, r batchRecord) error {
 	f := r.BatchFact
 	totals := r.Totals
 	f.State, f.Number, f.Totals, f.Agent, f.At = "converged", r.Convergence+1, &totals, s.agent, time.Now().UTC()
-	if _, err := stage.NewLog(s.JS, s.Log).PublishFact(ctx, f, nil); err != nil {
+	out := stage.NewLog(s.JS, s.Log)
+	fact, known, err := s.set.Fact(f.MsgID())
+	if err != nil {
+		return err
+	}
+	if !known { // a number that was told once, in a log that was rolled back since, is told by the same words
+		if fact, err = out.Encode(f); err != nil {
+			return err
+		}
+	}
+	if _, err := out.Publish(ctx, &nats.Msg{Subject: fact.Subject, Header: nats.Header{event.HeaderMsgID: {fact.ID}}, Data: fact.Data}, nil); err != nil {
+		return err
+	}
+	if err := s.set.Record(completed.Completion{Fact: fact}); err != nil {
 		return err
 	}
 	s.Log.Info("batch_converged", slog.String("batch_id", r.Batch.Display()), slog.Int("convergence", f.Number), slog.Int("frames", totals.Declared), slog.Int("discarded", totals.Discarded))

@@ -87,7 +87,11 @@ func (s *Service) pageOfFrames(_ context.Context, in event.BatchRequest) (event.
 		if err != nil {
 			return out, err
 		}
-		if f := frameStatus(&at.Progress, r.Profiles); !in.Undone || f.State != event.StateDone {
+		f, err := l.frameStatus(&at.Progress, r.Profiles)
+		if err != nil {
+			return out, err
+		}
+		if !in.Undone || f.State != event.StateDone {
 			out.Frames = append(out.Frames, f)
 			if err := p.add(f); err != nil {
 				return out, err
@@ -115,6 +119,20 @@ func frameStatus(p *event.Progress, profiles []string) event.FrameStatus {
 		f.Stage = p.Stage(profiles)
 	}
 	return f
+}
+
+// frameStatus is the status of a frame with what only the view's other records know of it.
+func (l look) frameStatus(p *event.Progress, profiles []string) (event.FrameStatus, error) {
+	f := frameStatus(p, profiles)
+	var err, lost error
+	f.Rescan, err = l.rescanStatus(p)
+	if f.State == event.StatePending {
+		var m *resent
+		if m, lost = l.sentAgain(p.Slot); m != nil && m.Pass == p.Pass() {
+			f.Stuck = &event.StuckStatus{Operation: m.Operation, Since: m.At, Problem: m.Problem}
+		}
+	}
+	return f, errors.Join(err, lost)
 }
 
 // list gives the next batches, by their encoded names.

@@ -36,7 +36,10 @@ func (r *Reader) Frames(b event.Name, undone bool, each func(event.FrameStatus) 
 		if err != nil {
 			return fmt.Errorf("capture: frames: %w", err)
 		}
-		f := frameStatus(&p.Progress, rec.Profiles)
+		f, err := r.view.frameStatus(&p.Progress, rec.Profiles)
+		if err != nil {
+			return err
+		}
 		if undone && f.State == event.StateDone {
 			continue
 		}

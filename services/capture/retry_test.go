@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"colophon/shared/event"
 	"colophon/shared/testkit"
 )
@@ -98,6 +100,83 @@ func TestRetry(t *testing.T) {
 			t.Errorf("%s, pass %d was asked for by %+v", f.Frame, f.Pass, f.Requested)
 		}
 	}
+}
+
+// A profile is added to a batch by a corrected declaration; every slot that
+// lacks its derivative runs under its next pass, and keeps its bytes.
+func TestRetryProfile(t *testing.T) {
+	r := newRig(t)
+	r.start()
+	r.opened(3, 1)
+	for _, name := range []string{"a", "b"} {
+		r.done(r.take(r.message(name, r.source(name+".tif", name))))
+	}
+	r.fix(r.take(r.message("c", r.source("c.tif", "c")))) // its derivative is still being made
+	r.source("b.tif", "somebody wrote to it since")
+	r.read()
+	before, end := r.captured(), r.sentAfter(0)[3].Sequence
+
+	try := func(in event.RetryRequest) event.RetryReply {
+		in.Batch = "b"
+		return ask[event.RetryReply](r, event.EndpointBatchRetry, in)
+	}
+	for _, in := range []event.RetryRequest{{Batch: "b", Profile: "gif"}, {Batch: "none", Profile: "thumb"}} {
+		m, err := r.nc.Request(event.EndpointBatchRetry, testkit.JSON(t, in), 30*time.Second)
+		testkit.OK(t, err)
+		expect(t, "refused", m.Header.Get("Nats-Service-Error-Code"), "400")
+	}
+	expect(t, "a dry run", try(event.RetryRequest{Profile: "thumb", DryRun: true}), event.RetryReply{Dispatched: 3})
+	expect(t, "sent", len(r.sentAfter(end)), 0)
+
+	expect(t, "dispatched", try(event.RetryRequest{Profile: "thumb", Actor: "me", Note: "small ones"}).Dispatched, 3)
+	r.settled()
+	sent := r.sentAfter(end)
+	expect(t, "sent", len(sent), 4) // the declaration first
+	for _, m := range sent[1:] {
+		expect(t, "pass", m.Header.Get(event.HeaderPass), "2")
+		expect(t, "counts on", m.Header.Get(event.HeaderDeclared), "1")
+	}
+	changed := testkit.ReadAll(t, r.js, event.StreamIngest, event.SubjectBatchChanged)
+	expect(t, "corrections", len(changed), 1)
+	f := changed[0].Fact(t).(event.BatchFact)
+	expect(t, "profiles", strings.Join(f.Profiles, " "), "jp2 thumb")
+	expect(t, "the rest stands", f.Count == 3 && f.Order == event.OrderNatural && f.Operator == "me" && f.Number == 1, true)
+	again := r.captured()[len(before):]
+	expect(t, "captured", len(again), 3)
+	for _, c := range again {
+		i := map[event.Name]int{"a": 0, "b": 1, "c": 2}[c.Frame]
+		if !c.Hit || c.Pass != 2 || c.Digest != before[i].Digest || strings.Join(c.Profiles, " ") != "jp2 thumb" {
+			t.Errorf("%s is captured as %+v", c.Frame, c.Work)
+		}
+	}
+	expect(t, "failures", len(r.failed()), 0)
+
+	for _, c := range again {
+		w := c.Work
+		w.Schema, w.Hit = event.SchemaFrameFixed, true
+		fixed := event.FrameFixed{Work: w, Captured: c.Captured, Fixed: event.Fixed{StoredDigest: c.Digest, Size: c.Size, Master: "masters/" + string(c.Digest)}}
+		testkit.Publish(t, r.js, fixed)
+		if r.derive(fixed, "jp2"); c.Frame != "b" {
+			r.derive(fixed, "thumb")
+		}
+	}
+	r.status("two are done", func(st event.BatchStatus) bool { return st.Totals == event.Totals{Declared: 3, Done: 2, Pending: 1} })
+	// Again: the batch wants it already, and only one lacks it.
+	expect(t, "dispatched again", try(event.RetryRequest{Profile: "thumb"}).Dispatched, 1)
+	expect(t, "corrections", len(testkit.ReadAll(t, r.js, event.StreamIngest, event.SubjectBatchChanged)), 1)
+}
+
+// A frame that counts on a corrected declaration waits for it.
+func TestCountsOn(t *testing.T) {
+	r := newRig(t)
+	r.start()
+	r.opened(1, 1)
+	m := r.message("a", r.source("a.tif", "a"))
+	h := nats.Header{event.HeaderMsgID: {m.MsgID()}, event.HeaderDeclared: {"1"}}
+	testkit.PublishRaw(t, r.js, event.CaptureSubject("frame", "gw", "b"), h, testkit.JSON(t, m))
+	r.declare(event.BatchDeclaration{Count: 1, Order: event.OrderNatural, Profiles: []string{"jp2", "thumb"}})
+	r.settled()
+	expect(t, "captured for", strings.Join(r.captured()[0].Profiles, " "), "jp2 thumb")
 }
 
 func TestEndpoints(t *testing.T) {

@@ -29,7 +29,10 @@ type rig struct {
 	js                 jetstream.JetStream
 	store              *storage.Store
 	roots              *Roots
+	hosts              []string
 	log                *testkit.Logbook
+	broker             *testkit.Broker
+	every              time.Duration // of the reconcile loop
 
 	svc   *Service
 	end   context.CancelFunc
@@ -46,6 +49,7 @@ func newRig(t *testing.T) *rig {
 	}
 	broker, _ := testkit.NewBroker(t, profile.Names()...)
 	r.nc, r.js = broker.Connect()
+	r.broker = broker
 	r.store = testkit.Must(storage.Open(r.archive, storage.WithLowWater(1)))(t)
 	r.roots = rootsOf(t, r.in)
 	t.Cleanup(func() {
@@ -59,13 +63,20 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-func (r *rig) start() {
+// open makes the service, at rest.
+func (r *rig) open() *Service {
 	r.Helper()
 	svc, err := New(Config{
-		State: r.state, Store: r.store, Roots: r.roots, NC: r.nc, JS: r.js, Log: r.log.Logger(), Metrics: stage.NewMetrics(prometheus.NewRegistry()),
-		Instance: "test", Version: "test", Concurrency: 4, Policy: retry.Default(), Profiles: []string{"jp2"},
+		State: r.state, Store: r.store, Roots: r.roots, Hosts: r.hosts, NC: r.nc, JS: r.js, Log: r.log.Logger(), Metrics: stage.NewMetrics(prometheus.NewRegistry()),
+		Instance: "test", Version: "test", Concurrency: 4, Policy: retry.Default(), Profiles: []string{"jp2"}, Reconcile: r.every,
 	})
 	testkit.OK(r, err)
+	return svc
+}
+
+func (r *rig) start() {
+	r.Helper()
+	svc := r.open()
 	ctx, cancel := context.WithCancel(context.Background())
 	r.svc, r.end, r.ended = svc, cancel, make(chan error, 1)
 	ended := r.ended
@@ -131,7 +142,7 @@ func (r *rig) opened(count, attempts int) {
 // settled waits until every capture message is acked.
 func (r *rig) settled() {
 	r.Helper()
-	for _, c := range []string{"capture-frame", "capture-batch"} {
+	for _, c := range []string{"capture-frame", "capture-batch", "capture-fault"} {
 		testkit.Eventually(r, "every message of "+c+" is acked", func() bool { return testkit.Unfinished(r, r.js, event.StreamCapture, c) == 0 })
 	}
 }

@@ -2,6 +2,7 @@ package capture
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"colophon/shared/event"
@@ -14,10 +15,18 @@ const settleTime = 2 * time.Second
 // vouched: somebody declared size and digest, so that half a file shows.
 func vouched(in *frameIn) bool { return in.Size != nil && in.SHA256 != "" }
 
+// Waits names the batch's declaration while nobody has made it.
+func (f *frames) Waits(in *frameIn) (string, error) {
+	if b, known, err := f.declared.get(in.Batch); err != nil || known && b.Number >= in.follows {
+		return "", err
+	}
+	return fmt.Sprintf("declaration %s#%d", in.Batch.Encode(), in.follows), nil
+}
+
 // Wait waits for the batch's declaration, and for a file that is still being
 // written to be left alone.
-func (f *frames) Wait(ctx context.Context, in *frameIn) error {
-	if _, err := f.declared.wait(ctx, in.Batch); err != nil {
+func (f *frames) Wait(ctx context.Context, in *frameIn, since time.Time) error {
+	if _, err := f.declared.wait(ctx, in.Batch, in.follows, since); err != nil {
 		return err
 	}
 	if vouched(in) {

@@ -51,7 +51,7 @@ func TestSettling(t *testing.T) {
 						set("xyzxyzxyz"[:n+2])
 					}
 				}()
-				f := &frames{roots: roots}
+				f := &frames{inputs: inputs{roots: roots}}
 				testkit.OK(t, f.settled(t.Context(), []string{fileURI(path + ".missing"), fileURI(path)}))
 				expect(t, "waited", time.Since(start), c.want)
 				for _, at := range c.writes {
@@ -67,7 +67,7 @@ func TestSettlingEnds(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "a.tif")
 	write(t, path, "x")
-	f := &frames{roots: rootsOf(t, filepath.Dir(path))}
+	f := &frames{inputs: inputs{roots: rootsOf(t, filepath.Dir(path))}}
 	testkit.OK(t, f.settled(t.Context(), []string{fileURI(path + ".missing")})) // Act says what is wrong
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -81,10 +81,10 @@ func TestFit(t *testing.T) {
 	young := event.SourceStat{Size: 3, ModTime: time.Now().Add(-time.Second)}
 	plain, vouched := &frameIn{}, &frameIn{}
 	vouched.Size, vouched.SHA256 = size(3), testkit.Digest("abc")
-	expect(t, "touched between the wait and the reading", fault.Of(fit(plain, young)).Code, fault.SourceUnsettled)
-	testkit.OK(t, fit(vouched, young))
+	expect(t, "touched between the wait and the reading", fault.Of(fit(plain, young, time.Since(young.ModTime))).Code, fault.SourceUnsettled)
+	testkit.OK(t, fit(vouched, young, time.Since(young.ModTime)))
 	young.ModTime = time.Now().Add(time.Hour)
-	testkit.OK(t, fit(plain, young))
+	testkit.OK(t, fit(plain, young, time.Since(young.ModTime)))
 }
 
 // inBubble runs f in virtual time.

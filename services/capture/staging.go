@@ -42,11 +42,21 @@ func stagedFrame(f event.Name) string {
 	return frame
 }
 
-// unstage removes the staged bytes that decisions let go: those of a discarded
-// slot, or the other bytes that came for a done one; not those of the revision
-// that stands. Masters are never removed.
+// unstage removes the staged bytes that nobody needs any more. Decisions let go
+// those of a discarded slot, and the other bytes that came for a done one; not
+// those of the revision that stands. A revision that is fixed lets go those
+// before it, and not earlier: hasher may still be reading them. Masters are
+// never removed.
 func (s *Service) unstage(ctx context.Context) error {
-	slots, err := s.view.unstage()
+	decided := func(p *event.Progress, key string, _ int) bool {
+		return p.Discarded || p.Captured == nil || key != p.Captured.Staging
+	}
+	superseded := func(p *event.Progress, _ string, revision int) bool { return p.Fixed != nil && revision < p.Revision }
+	return errors.Join(s.unstageMarked(ctx, viewUnstage, decided), s.unstageMarked(ctx, viewOld, superseded))
+}
+
+func (s *Service) unstageMarked(ctx context.Context, list string, goes func(p *event.Progress, key string, revision int) bool) error {
+	slots, err := s.view.marked(list)
 	if err != nil {
 		return err
 	}
@@ -58,26 +68,23 @@ func (s *Service) unstage(ctx context.Context) error {
 				return err
 			}
 		}
-		errs = append(errs, s.unstageSlot(slot, batches[slot.Batch][stagedFrame(slot.Frame)]))
-	}
-	return errors.Join(errs...)
-}
-
-func (s *Service) unstageSlot(slot event.Slot, keys []string) error {
-	p, _, err := s.view.slot(slot)
-	if err != nil {
-		return err
-	}
-	for _, key := range keys {
-		if !p.Discarded && p.Captured != nil && key == p.Captured.Staging {
-			continue
-		}
-		if err := s.Store.Remove(key); err != nil {
+		p, _, err := s.view.slot(slot)
+		if err != nil {
 			return err
 		}
-		s.Log.Info("unstaged", slog.String("batch_id", slot.Batch.Display()), slog.String("frame_id", slot.Frame.Display()), slog.String("decision", "discard"))
+		err = nil
+		for _, key := range batches[slot.Batch][stagedFrame(slot.Frame)] {
+			if _, revision := stagedName(key); goes(&p, key, revision) {
+				err = errors.Join(err, s.Store.Remove(key))
+				s.Log.Info("unstaged", slog.String("batch_id", slot.Batch.Display()), slog.String("frame_id", slot.Frame.Display()), slog.Int("revision", revision))
+			}
+		}
+		if err == nil {
+			err = s.view.unmark(list, slot)
+		}
+		errs = append(errs, err)
 	}
-	return s.view.unstaged(slot)
+	return errors.Join(errs...)
 }
 
 // sweep removes what is left in staging of a converged batch: bytes of done

@@ -54,7 +54,7 @@ func TestDiscards(t *testing.T) {
 	}))
 	r.read()
 	testkit.Eventually(t, "the decision is carried out", func() bool {
-		left, err := r.svc.view.unstage()
+		left, err := r.svc.view.marked(viewUnstage)
 		testkit.OK(t, err)
 		return len(left) == 0
 	})

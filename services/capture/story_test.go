@@ -60,7 +60,7 @@ func sentence(t *rapid.T, frames []event.Name) (subject string, body any, header
 	switch rapid.IntRange(0, 11).Draw(t, "kind") {
 	case 0, 1:
 		m := testkit.FrameMessage(slot, w.Sequence, content)
-		m.Pass = w.Pass
+		m.Pass, m.Answers = w.Pass, rapid.SampledFrom([]string{"", "", "dispatch:s:b/x#2.1", "dispatch:s:b/x#2.2"}).Draw(t, "answers")
 		if rapid.IntRange(0, 9).Draw(t, "broken") == 0 {
 			m.Sequence = 0 // nobody can read it
 		}
@@ -103,8 +103,8 @@ func sentence(t *rapid.T, frames []event.Name) (subject string, body any, header
 		return f.Subject(), f, nil
 	}
 	f := event.CaseFact{
-		Schema: event.SchemaCase, Slot: slot, Sequence: w.Sequence, Operation: op, Pass: w.Pass,
-		State: rapid.SampledFrom([]string{event.CaseOpened, event.CaseDiscarded, event.CaseResolved}).Draw(t, "case"),
+		Schema: event.SchemaCase, Slot: slot, Sequence: w.Sequence, Operation: op, Pass: w.Pass, Number: rapid.IntRange(1, 4).Draw(t, "change"),
+		State: rapid.SampledFrom([]string{event.CaseOpened, event.CaseRescan, event.CaseDiscarded, event.CaseResolved}).Draw(t, "case"),
 	}
 	return f.Subject(), f, nil
 }

@@ -4,8 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
-	"os"
+	"slices"
 	"time"
 
 	"colophon/shared/event"
@@ -38,24 +37,25 @@ func (f *frames) Act(ctx context.Context, in *frameIn, w event.Work) (taken, err
 }
 
 func (f *frames) take(ctx context.Context, in *frameIn, w event.Work, source string) (taken, error) {
-	file, before, err := f.roots.Open(source)
+	src, err := f.inputs.open(ctx, source, vouched(in))
 	if err != nil {
 		return taken{}, err
 	}
-	defer file.Close() //nolint:errcheck // only read
-	if err := fit(in, before); err != nil {
+	defer src.Close() //nolint:errcheck // only read
+	before, alone := src.Look()
+	if err := fit(in, before, alone); err != nil {
 		return taken{}, err
 	}
 	last, err := f.last(in.Slot)
 	if err != nil {
 		return taken{}, err
 	}
-	s, err := f.stage(ctx, in.Slot, file, before.Size, last)
+	s, err := f.stage(ctx, in, src, before.Size, last)
 	if err != nil {
 		return taken{}, err
 	}
-	if !f.same(source, before) || s.Size != before.Size {
-		return taken{}, errors.Join(unsettled(), f.drop(s))
+	if err := whole(ctx, in, src, before, s); err != nil {
+		return taken{}, errors.Join(err, f.drop(s))
 	}
 	if err := f.changed(ctx, in, last, s.digest); err != nil {
 		return taken{}, err
@@ -68,21 +68,56 @@ func (f *frames) take(ctx context.Context, in *frameIn, w event.Work, source str
 		return taken{}, err
 	}
 	return taken{Digest: s.digest, Revision: s.revision, Pass: pass, Captured: event.Captured{
-		Source: source, Stat: &before, Size: s.Size, Staging: s.Key, Declared: in.SHA256, DeclaredBy: in.DeclaredBy,
+		Source: source, Stat: known(before), Size: s.Size, Staging: s.Key, Declared: in.SHA256, DeclaredBy: in.DeclaredBy,
 		Replaces: replaced(last, s.digest), Gateway: in.Gateway, Device: in.Device, Operator: in.Operator, ScannedAt: in.ScannedAt, TakenAt: time.Now().UTC(), Acquisition: in.Acquisition,
 	}}, nil
 }
 
-// fit compares a look at the source with what the message says of it.
-func fit(in *frameIn, st event.SourceStat) error {
-	switch age := time.Since(st.ModTime); {
-	case in.Size != nil && st.Size < *in.Size:
-		return fault.New(fault.SourceUnsettled, nil, "the source has %d bytes of the %d that were declared", st.Size, *in.Size)
-	case in.Size != nil && st.Size > *in.Size:
-		return fault.New(fault.SizeMismatch, nil, "the source has %d bytes, %d were declared", st.Size, *in.Size)
-	case st.Size == 0:
+// known leaves out a look that tells nothing.
+func known(st event.SourceStat) *event.SourceStat {
+	if st.Size < 0 || st.ModTime.IsZero() {
+		return nil
+	}
+	return &st
+}
+
+// fit compares a look at the source with what the message says of it. alone is
+// how long the source was left alone; a time that lies ahead tells nothing.
+func fit(in *frameIn, st event.SourceStat, alone time.Duration) error {
+	switch err := sized(in, st.Size); {
+	case st.Size >= 0 && err != nil:
+		return err
+	case !vouched(in) && alone >= 0 && alone < settleTime:
+		f := unsettled()
+		f.After = settleTime - alone
+		return f
+	}
+	return nil
+}
+
+// sized compares the number of a source's bytes with the declared one.
+func sized(in *frameIn, n int64) error {
+	switch {
+	case in.Size != nil && n < *in.Size:
+		return fault.New(fault.SourceUnsettled, nil, "the source has %d bytes of the %d that were declared", n, *in.Size)
+	case in.Size != nil && n > *in.Size:
+		return fault.New(fault.SizeMismatch, nil, "the source has %d bytes, %d were declared", n, *in.Size)
+	case n == 0:
 		return fault.New(fault.Empty, nil, "the source has no bytes")
-	case !vouched(in) && age >= 0 && age < settleTime:
+	}
+	return nil
+}
+
+// whole tells whether what was staged is all of the source, as it was opened.
+func whole(ctx context.Context, in *frameIn, src input, before event.SourceStat, s staged) error {
+	if before.Size < 0 {
+		if err := sized(in, s.Size); err != nil {
+			return err
+		}
+	} else if s.Size != before.Size {
+		return unsettled()
+	}
+	if !src.Same(ctx) {
 		return unsettled()
 	}
 	return nil
@@ -97,20 +132,26 @@ type staged struct {
 
 // stage stores the bytes, under the revision that they are. Staged bytes under
 // that name which lost their digest were damaged there: they make way.
-func (f *frames) stage(ctx context.Context, slot event.Slot, file *os.File, size int64, last taken) (staged, error) {
+func (f *frames) stage(ctx context.Context, in *frameIn, src input, size int64, last taken) (staged, error) {
 	var s staged
+	slot, limit := in.Slot, max(size, 0) // a source that does not say its size bounds itself
+	if size < 0 && in.Size != nil {
+		limit = *in.Size
+	}
 	var conflict *storage.ConflictError
 	for healed := false; ; healed = true {
 		var err error
-		s.Written, err = f.store.WriteNamed(ctx, storage.StagingFolder(string(slot.Batch)), reading{file}, func(d storage.Digest) string {
+		s.Written, err = f.store.WriteNamed(ctx, storage.StagingFolder(string(slot.Batch)), src, func(d storage.Digest) string {
 			s.digest, s.revision = event.Digest(d), last.Revision
 			if last.Digest != s.digest {
 				s.revision++
 			}
 			return storage.StagingName(string(slot.Frame), s.revision, d)
-		}, storage.Options{MaxBytes: size})
+		}, storage.Options{MaxBytes: limit})
 		var tooLarge *storage.TooLargeError
 		switch {
+		case errors.As(err, &tooLarge) && size < 0:
+			return s, fault.New(fault.SizeMismatch, nil, "the source has more than the %d bytes that were declared", limit)
 		case errors.As(err, &tooLarge):
 			return s, unsettled()
 		case !errors.As(err, &conflict) || healed:
@@ -119,8 +160,8 @@ func (f *frames) stage(ctx context.Context, slot event.Slot, file *os.File, size
 		if err := f.store.Remove(conflict.Key); err != nil {
 			return s, err
 		}
-		if _, err := file.Seek(0, io.SeekStart); err != nil {
-			return s, sourceFault(err)
+		if err := src.Rewind(ctx); err != nil {
+			return s, err
 		}
 	}
 }
@@ -141,17 +182,6 @@ func (f *frames) pass(slot event.Slot, s staged, pass int) (int, error) {
 		return pass, nil
 	}
 	return max(pass, before.Pass+1), nil
-}
-
-// same looks at the source again, by its name: it must be the file that was
-// opened, and look as it did.
-func (f *frames) same(source string, before event.SourceStat) bool {
-	file, after, err := f.roots.Open(source)
-	if err != nil {
-		return false
-	}
-	_ = file.Close()
-	return after.Same(before)
 }
 
 func unsettled() *fault.Error {
@@ -187,11 +217,14 @@ func (f *frames) spare(last taken, s staged) error {
 }
 
 // changed refuses other bytes for a slot that is done, unless the message says
-// which content it may supersede. The bytes stay in staging while the case is
+// which content it may supersede, or answers a dispatch that says so. The bytes stay in staging while the case is
 // open.
 func (f *frames) changed(ctx context.Context, in *frameIn, last taken, d event.Digest) error {
 	if last.Digest == "" || last.Digest == d || in.Replaces == last.Digest {
 		return nil
+	}
+	if asked, err := f.view.answers(&in.FrameMessage, last.Digest); err != nil || asked {
+		return err
 	}
 	// The view may not have read yet that the slot is done.
 	if err := f.view.abreast(ctx, f.js); err != nil {
@@ -209,7 +242,10 @@ func (f *frames) changed(ctx context.Context, in *frameIn, last taken, d event.D
 	return e
 }
 
+// done: a profile that was added to the batch later, of which the slot has heard
+// nothing yet, does not make it unfinished again.
 func done(p event.Progress, profiles []string) bool {
 	p.Changed = 0
-	return p.State(profiles) == event.StateDone
+	begun := slices.DeleteFunc(slices.Clone(profiles), func(name string) bool { return p.Ops[event.Derivative(name)] == nil })
+	return p.State(profiles) == event.StateDone || len(begun) > 0 && p.State(begun) == event.StateDone
 }

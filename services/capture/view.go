@@ -6,17 +6,21 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"colophon/shared/completed"
 	"colophon/shared/event"
 	"colophon/shared/fault"
+	"colophon/shared/stage"
 	"colophon/shared/topology"
 )
 
@@ -30,9 +34,10 @@ type view struct {
 	log  *slog.Logger
 
 	mu      sync.Mutex // one writer: the two followers take turns
-	changed news       // spread after each commit
+	changed stage.News // spread after each commit
 	touched map[event.Name]bool
-	noting  sync.Mutex // orders changes of what is noted of a batch
+	pending map[event.Name]bool // batches with pending slots
+	noting  sync.Mutex          // orders changes of what is noted of a batch
 }
 
 // Keys of the view.
@@ -44,6 +49,11 @@ const (
 	viewPos     = "p/" // stream -> position
 	viewMade    = "m/" // encoded batch -> made
 	viewUnstage = "u/" // encoded batch / encoded frame: its staged bytes may go
+	viewOld     = "v/" // encoded batch / encoded frame: those of the revisions before may go
+	viewRescan  = "c/" // encoded batch / encoded frame: it was decided to scan it again
+	viewHole    = "h/" // stream / first sequence -> hole
+	viewResent  = "r/" // encoded batch / encoded frame / operation # pass -> resent
+	viewIssued  = "d/" // encoded batch / encoded frame -> issued
 )
 
 // batchRecord is what the view knows of a batch as a whole.
@@ -68,8 +78,10 @@ type read struct {
 // asked is the newest capture message of a slot, kept so that the slot can be
 // sent again.
 type asked struct {
+	ID      string          `json:"id"`
 	Subject string          `json:"subject"`
 	Pass    int             `json:"pass"`
+	Header  nats.Header     `json:"header,omitempty"` // without the broker's own
 	Body    json.RawMessage `json:"body"`
 }
 
@@ -88,7 +100,16 @@ func openView(fs vfs.FS, dir string, log *slog.Logger) (*view, error) {
 	if err != nil {
 		return nil, fmt.Errorf("capture: view: %w", err)
 	}
-	return &view{look: look{db}, db: db, log: log, touched: map[event.Name]bool{}}, nil
+	v := &view{look: look{db}, db: db, log: log, touched: map[event.Name]bool{}, pending: map[event.Name]bool{}}
+	for r, err := range v.batches("") {
+		if err != nil {
+			return nil, errors.Join(err, db.Close())
+		}
+		if r.Totals.Pending > 0 {
+			v.pending[r.Batch] = true
+		}
+	}
+	return v, nil
 }
 
 func openViewReadOnly(dir string) (*view, error) {
@@ -128,16 +149,25 @@ func (v *view) note(b event.Name, change func(*made)) error {
 	return v.db.Set([]byte(viewMade+b.Encode()), data, pebble.Sync)
 }
 
-// followers are the two readers that feed the view.
-func (v *view) followers(js jetstream.JetStream) []*topology.Follower {
-	mk := func(stream string, filters []string) *topology.Follower {
+// followers are the two readers that feed the view. They are not filtered: a
+// sequence that does not come is a hole. caughtUp is told each time the log has
+// been read to where it ended when the connection began.
+func (v *view) followers(js jetstream.JetStream, caughtUp func()) []*topology.Follower {
+	mk := func(stream string) *topology.Follower {
 		return &topology.Follower{
-			JS: js, Stream: stream, Filters: filters, Log: v.log,
-			Position: func() (completed.Position, error) { return v.position(stream) },
-			Handle:   func(_ context.Context, batch []topology.Message) error { return v.handle(stream, batch) },
+			JS: js, Stream: stream, Log: v.log,
+			Position:   func() (completed.Position, error) { return v.position(stream) },
+			Handle:     func(_ context.Context, batch []topology.Message) error { return v.handle(stream, batch) },
+			RolledBack: func(context.Context, completed.Position) error { return v.forgetHoles(stream) },
+			CaughtUp: func(context.Context) error {
+				if stream == event.StreamIngest {
+					caughtUp()
+				}
+				return nil
+			},
 		}
 	}
-	return []*topology.Follower{mk(event.StreamIngest, nil), mk(event.StreamCapture, []string{event.SubjectCaptureFrame + ".>"})}
+	return []*topology.Follower{mk(event.StreamIngest), mk(event.StreamCapture)}
 }
 
 func (v *view) handle(stream string, batch []topology.Message) error {
@@ -149,7 +179,18 @@ func (v *view) handle(stream string, batch []topology.Message) error {
 	if stream == event.StreamCapture {
 		apply = c.frame
 	}
+	at, err := v.position(stream)
+	if err != nil {
+		return err
+	}
+	last := at.Sequence
 	for _, m := range batch {
+		if m.Sequence > last+1 {
+			if err := putHole(c.b, stream, last+1, m.Sequence-1); err != nil {
+				return err
+			}
+		}
+		last = m.Sequence
 		if err := apply(m); err != nil {
 			return fmt.Errorf("capture: view: message %d of %s: %w", m.Sequence, stream, err)
 		}
@@ -166,10 +207,13 @@ func (v *view) handle(stream string, batch []topology.Message) error {
 	for _, n := range c.unread {
 		v.log.Error("unreadable_fact", slog.Uint64("sequence", n), slog.String("decision", "passed over"))
 	}
-	for b := range c.batches {
+	for b, r := range c.batches {
 		v.touched[b] = true
+		if delete(v.pending, b); r.Totals.Pending > 0 {
+			v.pending[b] = true
+		}
 	}
-	v.changed.spread()
+	v.changed.Spread()
 	return nil
 }
 
@@ -186,14 +230,18 @@ func (v *view) take() (out []event.Name) {
 
 // abreast waits until the view has read the log to where it ends now.
 func (v *view) abreast(ctx context.Context, js jetstream.JetStream) error {
-	st, err := js.Stream(ctx, event.StreamIngest)
+	return v.abreastOf(ctx, js, event.StreamIngest)
+}
+
+func (v *view) abreastOf(ctx context.Context, js jetstream.JetStream, stream string) error {
+	st, err := js.Stream(ctx, stream)
 	if err != nil {
-		return fault.New(fault.BrokerUnavailable, err, "the broker does not tell where the log ends")
+		return fault.New(fault.BrokerUnavailable, err, "the broker does not tell where %s ends", stream)
 	}
 	for end := st.CachedInfo().State.LastSeq; ; {
-		next := v.changed.next()
-		p, err := v.position(event.StreamIngest)
-		if err != nil || p.Sequence >= end {
+		next := v.changed.Next()
+		read, err := v.hasRead(stream, end)
+		if err != nil || read {
 			return err
 		}
 		select {
@@ -204,19 +252,42 @@ func (v *view) abreast(ctx context.Context, js jetstream.JetStream) error {
 	}
 }
 
-// unstaged forgets that a slot's staged bytes may go: they went.
-func (v *view) unstaged(s event.Slot) error {
-	return v.db.Delete([]byte(viewUnstage+s.String()), pebble.NoSync)
+// hasRead reports whether the view has read a stream to a sequence, or all of
+// it that the stream gives out.
+func (v *view) hasRead(stream string, end uint64) (bool, error) {
+	p, err := v.position(stream)
+	if err != nil || p.Sequence >= end {
+		return true, err
+	}
+	holes, err := v.holes(stream)
+	for _, h := range holes {
+		if h.First <= p.Sequence+1 && h.Last >= end {
+			return true, nil
+		}
+	}
+	return false, err
 }
 
-// unstage lists the slots whose staged bytes may go.
-func (v *view) unstage() (out []event.Slot, err error) {
-	err = v.each(viewUnstage, "", func(key string, _ []byte) error {
-		s, err := event.ParseSlot(strings.TrimPrefix(key, viewUnstage))
+// unmark forgets what was to be done about a slot: it is done.
+func (v *view) unmark(list string, s event.Slot) error {
+	return v.db.Delete([]byte(list+s.String()), pebble.NoSync)
+}
+
+// marked lists the slots that something is to be done about.
+func (v *view) marked(list string) (out []event.Slot, err error) {
+	err = v.each(list, "", func(key string, _ []byte) error {
+		s, err := event.ParseSlot(strings.TrimPrefix(key, list))
 		out = append(out, s)
 		return err
 	})
 	return out, err
+}
+
+// unsettled lists the batches with pending slots, in their encoded order.
+func (v *view) unsettled() []event.Name {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return slices.Sorted(maps.Keys(v.pending))
 }
 
 func setJSON(w pebble.Writer, key string, v any) error {

@@ -46,7 +46,7 @@ func (m *model) apply(s said) {
 			return
 		}
 		pass, _ := event.PassOf(s.Header.Get(event.HeaderPass), f.Pass)
-		m.slot(f.Frame).Request(f, pass)
+		m.slot(f.Frame).Request(f, pass, s.Sequence)
 	} else {
 		f, _ := event.DecodeFact(s.Subject, s.Data)
 		if slot, ok := slotOf(f); ok {
@@ -116,7 +116,7 @@ func feed(t *rapid.T, fs vfs.FS, dir string, messages []said) *view {
 // dump is everything that a view holds.
 func dump(t *rapid.T, v *view) string {
 	var b strings.Builder
-	for _, prefix := range []string{viewBatch, viewSlot, viewOrder, viewAsked, viewPos, viewMade, viewUnstage} {
+	for _, prefix := range []string{viewBatch, viewSlot, viewOrder, viewAsked, viewPos, viewMade, viewUnstage, viewOld, viewRescan, viewHole} {
 		if err := v.each(prefix, "", func(k string, val []byte) error {
 			_, err := fmt.Fprintf(&b, "%q %s\n", k, val)
 			return err

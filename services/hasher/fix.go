@@ -86,7 +86,7 @@ func compare(in *event.FrameCaptured, stored event.Digest, size int64) error {
 	}
 	if in.Declared != "" && in.Declared != stored {
 		e := fault.New(fault.DigestMismatch, nil, "the bytes have digest %s, %s was declared", stored, in.Declared)
-		e.Declared = string(in.Declared)
+		e.Declared, e.DeclaredBy = string(in.Declared), in.DeclaredBy
 		return e
 	}
 	return nil

@@ -27,6 +27,10 @@ func (q *Service) replay(ctx context.Context, req event.CaseRequest) (any, error
 	return q.decide(ctx, req, q.replayOne)
 }
 
+func (q *Service) rescan(ctx context.Context, req event.CaseRequest) (any, error) {
+	return q.decide(ctx, req, q.rescanOne)
+}
+
 func (q *Service) discard(ctx context.Context, req event.CaseRequest) (any, error) {
 	return q.decide(ctx, req, q.discardOne)
 }
@@ -48,7 +52,7 @@ func (q *Service) decide(ctx context.Context, req event.CaseRequest, d decision)
 	if req.ID != "" {
 		return q.decideOne(ctx, req, d, by)
 	}
-	if req.Batch == "" && req.Code == "" && req.Service == "" && req.Operation == "" && req.State == "" && !req.All {
+	if req.Batch == "" && req.Code == "" && req.Service == "" && req.Operation == "" && req.State == "" && req.OlderThan == 0 && req.NewerThan == 0 && !req.All {
 		return nil, refuse(400, "say which cases: an id, a filter, or all")
 	}
 	req.All = false // only what is open can be decided
@@ -107,7 +111,7 @@ func (q *Service) page(req event.CaseRequest) (ids []string, next string, err er
 	if req.Limit > 0 {
 		size = min(req.Limit, maxPage)
 	}
-	err = q.store.Each(req, func(id string) (bool, error) {
+	err = q.store.Each(cases.Query{CaseRequest: req, Now: q.Now()}, func(id string) (bool, error) {
 		if !req.DryRun && len(ids) == size {
 			next = ids[len(ids)-1]
 			return false, nil
@@ -158,6 +162,12 @@ func (q *Service) eligible(ctx context.Context, id string, dry bool, decide func
 			return err
 		}
 	}
+	if due[0].State == event.CaseRescan { // which the policy asks for: it decides first, a person over it
+		if r, _, err = q.store.Case(id); err != nil {
+			return err
+		}
+		return decide(r)
+	}
 	if due[len(due)-1].State == event.CaseResolved {
 		return refused("it was finished meanwhile")
 	}
@@ -182,6 +192,25 @@ func (q *Service) discardOne(ctx context.Context, r cases.Record, by event.Reque
 		return nil
 	}
 	return q.tell(ctx, cases.Decided(r, event.CaseDiscarded, by, 0, q.Now()))
+}
+
+// rescanOne asks for a case's slot to be captured again, by a fact and nothing
+// else: whoever knows the devices follows it. The case is closed by what the
+// new bytes come to, or opened again; till then another decision may be made.
+func (q *Service) rescanOne(ctx context.Context, r cases.Record, by event.Request, dry bool) error {
+	switch {
+	case r.Slot == (event.Slot{}):
+		return refused("its message names no frame: there is nothing to scan again")
+	case r.Frame == "":
+		return refused("it is about the batch, not about one of its frames: a declaration or a discard decides it")
+	case dry:
+		return nil
+	}
+	next, err := q.store.NextPass(r)
+	if err != nil {
+		return err
+	}
+	return q.tell(ctx, cases.Decided(r, event.CaseRescan, by, next, q.Now()))
 }
 
 // requester reads who decides and why; both go into headers and facts.

@@ -47,7 +47,7 @@ func (q *Service) tell(ctx context.Context, f event.CaseFact) error {
 func (q *Service) seen(ctx context.Context, f event.CaseFact) (bool, error) {
 	bound, cancel := context.WithTimeout(ctx, seenWait)
 	defer cancel()
-	err := q.news.until(bound, func() (bool, error) {
+	err := q.news.Until(bound, func() (bool, error) {
 		r, ok, err := q.store.Case(f.ID)
 		return ok && r.Number >= f.Number, err
 	})

@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/nats-io/nats.go/micro"
 
@@ -34,7 +36,7 @@ var errStopping = &problem{503, "quarantine is stopping"}
 // answer serves the endpoints until the returned function is called.
 func (q *Service) answer(ctx context.Context) (stop func(), err error) {
 	s, err := micro.AddService(q.NC, micro.Config{
-		Name: Name, Version: daemon.Semver(daemon.Version), Description: "cases of what the line gave up on: list, show, replay, discard",
+		Name: Name, Version: daemon.Semver(daemon.Version), Description: "cases of what the line gave up on: list, show, replay, discard, rescan",
 		ErrorHandler: func(_ micro.Service, err *micro.NATSError) {
 			q.Log.Error("endpoint_failed", slog.String("subject", err.Subject), slog.String("error", err.Description))
 		},
@@ -55,6 +57,7 @@ func (q *Service) answer(ctx context.Context) (stop func(), err error) {
 		{"show", event.EndpointQuarantineShow, q.show},
 		{"replay", event.EndpointQuarantineReplay, q.replay},
 		{"discard", event.EndpointQuarantineDiscard, q.discard},
+		{"rescan", event.EndpointQuarantineRescan, q.rescan},
 	} {
 		h := micro.HandlerFunc(func(r micro.Request) { q.respond(ctx, r, e.handle) })
 		if err := s.AddEndpoint(e.name, h, micro.WithEndpointSubject(e.subject)); err != nil {
@@ -145,10 +148,20 @@ func request(body []byte) (event.CaseRequest, error) {
 	if d.More() {
 		return req, refuse(400, "the request is more than one JSON value")
 	}
-	if req.Limit < 0 {
-		return req, refuse(400, "the limit %d is negative", req.Limit)
+	return req, check(req)
+}
+
+// check refuses what selects nothing, or everything, by a slip.
+func check(req event.CaseRequest) error {
+	switch states := []string{"", event.CaseOpened, event.CaseReplayed, event.CaseDiscarded, event.CaseRescan, event.CaseResolved}; {
+	case req.Limit < 0:
+		return refuse(400, "the limit %d is negative", req.Limit)
+	case req.OlderThan < 0 || req.NewerThan < 0:
+		return refuse(400, "an age is not below zero")
+	case !slices.Contains(states, req.State):
+		return refuse(400, "there is no state %q: it is one of %s", req.State, strings.Join(states[1:], ", "))
 	}
-	return req, nil
+	return nil
 }
 
 // id resolves what a person calls a case: its id, or the sequence of its dead

@@ -40,7 +40,7 @@ func TestPanicStaysInItsRequest(t *testing.T) {
 	}
 	m, err := w.nc.Request("$SRV.INFO.quarantine", nil, 10*time.Second)
 	ok(t, err)
-	for _, want := range []string{micro.InfoResponseType, "quarantine.list", "quarantine.show", "quarantine.replay", "quarantine.discard", "0.0.0+dev"} {
+	for _, want := range []string{micro.InfoResponseType, "quarantine.list", "quarantine.show", "quarantine.replay", "quarantine.discard", "quarantine.rescan", "0.0.0+dev"} {
 		if !strings.Contains(string(m.Data), want) {
 			t.Errorf("the service does not announce %s: %s", want, m.Data)
 		}

@@ -46,7 +46,7 @@ func (q *Service) apply(_ context.Context, batch []topology.Message) error {
 	}
 	q.dirty.add(done.Touched...)
 	q.read.Store(batch[len(batch)-1].Sequence)
-	q.news.tell()
+	q.news.Spread()
 	return nil
 }
 
@@ -104,7 +104,7 @@ func (q *Service) heal(ctx context.Context) error {
 	}
 	if len(lost) > 0 {
 		q.Log.Error("log_healed", slog.Int("facts", len(lost)))
-		if err := q.news.until(ctx, func() (bool, error) { return q.read.Load() >= end, nil }); err != nil {
+		if err := q.news.Until(ctx, func() (bool, error) { return q.read.Load() >= end, nil }); err != nil {
 			return err
 		}
 	}
@@ -125,7 +125,7 @@ func (q *Service) readToEnd(ctx context.Context) error {
 		return err
 	}, func(err error, _ time.Duration) { q.Log.Warn("log_end_unknown", slog.Any("error", err)) })
 	if err == nil {
-		err = q.news.until(bound, func() (bool, error) { return q.read.Load() >= end, nil })
+		err = q.news.Until(bound, func() (bool, error) { return q.read.Load() >= end, nil })
 	}
 	if err != nil && ctx.Err() == nil && bound.Err() != nil {
 		q.Log.Warn("log_read_late", slog.Uint64("position", q.read.Load()), slog.Uint64("end", end))

@@ -1,7 +1,9 @@
 package quarantine
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -20,6 +22,7 @@ type letter struct {
 	completed.Position
 	subject string
 	header  nats.Header
+	data    []byte // the message that failed
 	ack     func(context.Context) error
 }
 
@@ -42,8 +45,27 @@ func decode(l letter) report {
 		}
 	}
 	c.ID = event.CaseID(c.Operation, c.Slot, c.Origin)
-	c.Letter, c.At = l.Sequence, l.Stored
+	c.Letter, c.At, c.Device = l.Sequence, l.Stored, device(l.data)
 	return report{c, stage.HeaderText(l.header.Get(event.HeaderDetail))}
+}
+
+// device reads which device a message's bytes came from, where it says so: a
+// gateway's message and what capture makes of it do, and what hasher makes
+// carries that along. It is a name to be asked by: as it is, or none.
+func device(message []byte) string {
+	var m struct {
+		Device   string `json:"device"`
+		Captured struct {
+			Device string `json:"device"`
+		} `json:"captured"`
+	}
+	if json.Unmarshal(message, &m) != nil {
+		return ""
+	}
+	if d := cmp.Or(m.Device, m.Captured.Device); len(d) <= maxLine {
+		return d
+	}
+	return ""
 }
 
 func parse(h nats.Header) (event.CaseFact, error) {

@@ -39,13 +39,14 @@ func (q *Service) list(_ context.Context, req event.CaseRequest) (any, error) {
 		}
 		req.ID, req.All = id, true
 	}
-	total, err := q.store.Count(req)
+	asked := cases.Query{CaseRequest: req, Now: q.Now()}
+	total, err := q.store.Count(asked)
 	if err != nil {
 		return nil, err
 	}
 	out := event.CaseList{Cases: []event.Case{}, Total: total}
 	size, room := pageSize(req.Limit), q.room()
-	err = q.store.Each(req, func(id string) (bool, error) {
+	err = q.store.Each(asked, func(id string) (bool, error) {
 		r, _, err := q.store.Case(id)
 		if err != nil {
 			return false, err

@@ -5,7 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"colophon/shared/event"
+	"colophon/services/quarantine/internal/cases"
 )
 
 var (
@@ -45,7 +45,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 
 func (c *collector) count() (map[string]int, time.Duration, error) {
 	codes, now, age := map[string]int{}, c.q.Now(), time.Duration(0)
-	err := c.q.store.Each(event.CaseRequest{}, func(id string) (bool, error) {
+	err := c.q.store.Each(cases.Query{}, func(id string) (bool, error) {
 		r, _, err := c.q.store.Case(id)
 		if err != nil {
 			return false, err

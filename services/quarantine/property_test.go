@@ -67,6 +67,9 @@ func (s *schedule) step(what int, m *modelled) string {
 		s.decide("quarantine.discard", m, open)
 		m.discarded = m.discarded || open
 		return "discard"
+	case 12: // an operator asks for a rescan, which leaves the case open for others
+		s.decide("quarantine.rescan", m, m.open())
+		return "rescan"
 	case 6: // restarted on its store
 		s.q.end()
 		s.q = s.w.run(s.state)
@@ -138,9 +141,13 @@ func TestEveryInterleaving(t *testing.T) {
 		batch := fmt.Sprintf("b%d", round.Add(1))
 		s := &schedule{w: w, t: rt, q: q, state: state, slots: []*modelled{{slot: slotOf(batch, "1")}, {slot: slotOf(batch, "2")}}}
 		defer func() { q, state = s.q, s.state }()
+		if rapid.Bool().Draw(rt, "devices") { // then failures ask for a rescan by themselves, twice at most
+			f := event.BatchFact{Schema: event.SchemaBatch, Batch: event.Name(batch), State: "opened", Devices: []string{"one"}, Policy: []byte(`{"max_attempts":3}`)}
+			w.fact(f)
+		}
 		for range rapid.IntRange(1, 10).Draw(rt, "steps") {
 			m := s.slots[rapid.IntRange(0, 1).Draw(rt, "slot")]
-			rt.Log(s.step(rapid.IntRange(0, 11).Draw(rt, "step"), m), m.slot)
+			rt.Log(s.step(rapid.IntRange(0, 12).Draw(rt, "step"), m), m.slot)
 			if rapid.IntRange(0, 2).Draw(rt, "quiet") == 0 {
 				s.check()
 			}

@@ -7,9 +7,14 @@
 //     fails too. A message that nobody could read has no slot: its case is
 //     named by the message's origin.
 //   - It does, for a person: it publishes a case's original message again under
-//     the next pass (replay), or records that nothing more is to be done
-//     (discard). By itself it closes a case as soon as the slot's operation is
-//     complete, by the slot's own fact of any pass, or a later pass began.
+//     the next pass (replay), records that nothing more is to be done (discard),
+//     or asks for the frame to be scanned again (rescan), which an image fault
+//     of a batch with devices does by itself unless its policy says no. By
+//     itself it closes a case as soon as the slot's operation is complete, by
+//     the slot's own fact of any pass, or a later pass began.
+//     opened → replayed | discarded | rescan-requested → resolved; a failure of
+//     a later pass opens it again, and one that waits for a rescan can still be
+//     replayed, discarded or asked for once more.
 //   - It publishes every change of a case as a fact, ingest.case.<state>,
 //     numbered within its case, and halts of its own as ingest.op.<kind>.
 //   - It refuses a decision without an actor and a note, on a case that is not
@@ -54,7 +59,7 @@ type Service struct {
 	log      jetstream.Stream
 	letters  jetstream.Stream
 	read     atomic.Uint64 // sequence of the log that the store has applied
-	news     news          // tells that the store moved
+	news     stage.News    // tells that the store moved
 	dirty    dirty         // cases to look at
 	deciding chan struct{} // one decision at a time
 	whole    atomic.Bool   // the log was read to its end, once

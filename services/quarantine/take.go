@@ -13,6 +13,7 @@ import (
 	"colophon/shared/completed"
 	"colophon/shared/crash"
 	"colophon/shared/event"
+	"colophon/shared/fault"
 	"colophon/shared/topology"
 
 	"colophon/services/quarantine/internal/cases"
@@ -55,7 +56,8 @@ func (q *Service) take(ctx context.Context, l letter) error {
 		crash.At(Name + ".after-publish")
 		// A slot whose operation is complete, or in a later pass already, has
 		// its case opened and closed at once: each dead letter has its case, the
-		// ledger its two events, and a later reading decides nothing anew.
+		// ledger its two events, and a later reading decides nothing anew. So has
+		// one that the policy asks to scan again.
 		if err := q.settle(ctx, r.ID); err != nil {
 			return err
 		}
@@ -91,8 +93,22 @@ func (q *Service) opened(r report) (event.CaseFact, error) {
 	}
 	f := r.CaseFact
 	f.State, f.Number = event.CaseOpened, old.Number+1
-	f.Declared, err = q.store.Declared(r.Slot, r.Operation)
+	if f.Declared, err = q.store.Declared(r.Slot, r.Operation); err != nil {
+		return f, err
+	}
+	f.Rescan, err = q.asksRescan(f)
 	return f, err
+}
+
+// asksRescan reports whether a failure asks for a rescan by itself: the image
+// is at fault, a device can be asked, and the batch's policy wants it, in this
+// pass still.
+func (q *Service) asksRescan(f event.CaseFact) (bool, error) {
+	if f.Frame == "" || !fault.OfImage(fault.Code(f.Code)) {
+		return false, nil
+	}
+	b, err := q.store.Batch(f.Batch)
+	return (f.Device != "" || b.Devices) && f.Pass <= b.Rescans, err
 }
 
 // sweep goes through the dead letters that the store does not know, also those
@@ -107,7 +123,7 @@ func (q *Service) sweep(ctx context.Context) error {
 		RolledBack: func(context.Context, completed.Position) error { return q.store.ForgetLetters() },
 		Handle: func(ctx context.Context, batch []topology.Message) error {
 			for _, m := range batch {
-				l := letter{m.Position, m.Subject, m.Header, func(context.Context) error { return nil }}
+				l := letter{m.Position, m.Subject, m.Header, m.Data, func(context.Context) error { return nil }}
 				if err := q.take(ctx, l); err != nil {
 					return err
 				}
@@ -179,7 +195,7 @@ func (q *Service) receive(ctx context.Context, m jetstream.Msg) error {
 		return fmt.Errorf("quarantine: dead letter: %w", err)
 	}
 	pos := completed.Position{Sequence: meta.Sequence.Stream, Stored: meta.Timestamp.UTC(), MsgID: m.Headers().Get(event.HeaderMsgID)}
-	return q.take(ctx, letter{pos, m.Subject(), m.Headers(), func(ctx context.Context) error {
+	return q.take(ctx, letter{pos, m.Subject(), m.Headers(), m.Data(), func(ctx context.Context) error {
 		if err := m.DoubleAck(ctx); err != nil && ctx.Err() == nil { // it comes again, and is known then
 			q.Log.Warn("ack_failed", slog.Uint64("letter", pos.Sequence), slog.Any("error", err))
 		}

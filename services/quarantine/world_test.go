@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"colophon/shared/event"
+	"colophon/shared/schema"
 	"colophon/shared/topology"
 
 	"colophon/services/quarantine/internal/cases"
@@ -114,7 +116,7 @@ func (i *instance) ends() {
 	case err := <-i.ended:
 		ok(i.t, err)
 		i.ended <- nil
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		i.t.Fatal("the instance does not stop")
 	}
 }
@@ -135,7 +137,7 @@ func (i *instance) wait(what string, holds func() bool) {
 
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(time.Minute) // of a machine that does much else
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for !holds() {
@@ -299,6 +301,9 @@ func (w *world) messages(stream, filter string) []*jetstream.RawStreamMsg {
 		m, err := s.GetMsg(context.Background(), n, jetstream.WithGetMsgSubject(filter))
 		if err != nil {
 			return out
+		}
+		if strings.HasPrefix(m.Subject, event.SubjectCase+".") { // what we say, we may say
+			ok(w.t, schema.Validate("case", m.Data))
 		}
 		out, n = append(out, m), m.Sequence+1
 	}

@@ -1,6 +1,7 @@
 package completed
 
 import (
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -56,10 +57,12 @@ func (s *Set) SetAttempt(key string, a Attempt) error {
 type Ended struct {
 	Key     string
 	Attempt Attempt
+	Decided bool // it holds against an end of the same attempt that is known
 }
 
-// endAttempt stores an attempt's end unless a later attempt is known; a
-// failure that is known itself stays as it is.
+// endAttempt stores how an attempt ended, or was let go, unless a later attempt
+// is known; the end that an attempt has already stays as it is, and so does an
+// attempt of this process that another one says it let go.
 func (s *Set) endAttempt(b *pebble.Batch, e Ended) error {
 	if e.Key == "" {
 		return nil
@@ -68,7 +71,7 @@ func (s *Set) endAttempt(b *pebble.Batch, e Ended) error {
 	if _, err := getJSON(b, prefixAttempt+e.Key, &known); err != nil {
 		return err
 	}
-	if e.Attempt.Number < known.Number || e.Attempt.Number == known.Number && e.Attempt.State != AttemptDone {
+	if e.Attempt.Number < known.Number || e.Attempt.Number == known.Number && e.Attempt.State != AttemptDone && !e.Decided {
 		return nil
 	}
 	return setJSON(b, prefixAttempt+e.Key, e.Attempt)
@@ -82,6 +85,7 @@ type Origin struct {
 	MsgID    string    `json:"msg_id"`
 	LetterID string    `json:"letter_id"`
 	Header   []byte    `json:"header"` // of the dead letter, as the caller encodes it
+	Letter   uint64    `json:"letter"` // its sequence, where it was stored last
 }
 
 // Dead is a dead letter: its origin is finished, and later messages of the
@@ -118,6 +122,30 @@ func (s *Set) putDead(b *pebble.Batch, d Dead) error {
 		}
 	}
 	return nil
+}
+
+// Letters calls yield with every dead letter, by the names of their origins,
+// until it fails.
+func (s *Set) Letters(yield func(Origin) error) error {
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte(prefixOrigin), UpperBound: []byte("o0")})
+	if err != nil {
+		return fmt.Errorf("completed: letters: %w", err)
+	}
+	defer it.Close() //nolint:errcheck // its error is reported below
+	for it.First(); it.Valid(); it.Next() {
+		var o Origin
+		v, err := it.ValueAndErr()
+		if err == nil {
+			err = json.Unmarshal(v, &o)
+		}
+		if err != nil {
+			return fmt.Errorf("completed: letters: %w", err)
+		}
+		if err := yield(o); err != nil {
+			return err
+		}
+	}
+	return it.Error()
 }
 
 // DeadOrigin gives the dead letter whose origin a message is, if there is one.

@@ -27,6 +27,8 @@ const (
 	prefixOrigin  = "o/" // stream-sequence of a dead letter's origin -> Origin
 	prefixPos     = "p/" // follower -> Position
 	prefixCounter = "n/" // name -> last number given
+	prefixParked  = "w/" // queue, what it waits for, place -> Parked, NUL, body
+	prefixPlace   = "q/" // queue/stream-sequence -> where it is parked
 )
 
 // Options of [Open]. The zero value is what a service uses.
@@ -92,6 +94,21 @@ type Fact struct {
 func (s *Set) HasFact(id string) (bool, error) {
 	_, ok, err := s.get(prefixFact + id)
 	return ok, err
+}
+
+// Fact gives the stored fact with a message id: as this service published it,
+// or as it read it in the log.
+func (s *Set) Fact(id string) (Fact, bool, error) {
+	v, ok, err := s.get(prefixFact + id)
+	if err != nil || !ok {
+		return Fact{}, false, err
+	}
+	return factOf(id, v), true, nil
+}
+
+func factOf(id string, v []byte) Fact {
+	subject, data, _ := strings.Cut(string(v), "\x00")
+	return Fact{ID: id, Subject: subject, Data: []byte(data)}
 }
 
 // Completion is what a fact tells: finished work, with the tokens it is known
@@ -164,8 +181,7 @@ func (s *Set) Facts(yield func(Fact) error) error {
 		if err != nil {
 			return fmt.Errorf("completed: facts: %w", err)
 		}
-		subject, data, _ := strings.Cut(string(v), "\x00")
-		if err := yield(Fact{ID: string(it.Key()[len(prefixFact):]), Subject: subject, Data: []byte(data)}); err != nil {
+		if err := yield(factOf(string(it.Key()[len(prefixFact):]), v)); err != nil {
 			return err
 		}
 	}

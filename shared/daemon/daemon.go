@@ -4,7 +4,9 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,9 +16,12 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"regexp"
 	"runtime/debug"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -82,24 +87,60 @@ type NATS struct {
 	URL   string `name:"nats" help:"${nats_help}" default:"${nats_url}" env:"COLOPHON_NATS"`
 	Creds string `name:"nats-nkey" help:"File with the nkey seed of this service." env:"COLOPHON_NATS_NKEY" type:"path"`
 	CA    string `name:"nats-ca" help:"File with the CA certificate of the broker." env:"COLOPHON_NATS_CA" type:"path"`
+	// Identity is who the nkey belongs to: the broker grants each identity an
+	// inbox of its own.
+	Identity string `name:"nats-identity" help:"Name of the identity that the nkey belongs to; empty: the name of its file NAME.nk, else the program's own." env:"COLOPHON_NATS_IDENTITY"`
+}
+
+// Who is the identity that a program connects as.
+func (n NATS) Who(program string) string {
+	if name, ok := strings.CutSuffix(filepath.Base(n.Creds), ".nk"); ok {
+		program = name
+	}
+	return cmp.Or(n.Identity, program)
+}
+
+// hopeless tells a broker that will not have this client, or cannot be
+// believed, from one that is away.
+func hopeless(err error) bool {
+	var certificate *tls.CertificateVerificationError
+	return errors.As(err, &certificate) || errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrSecureConnRequired) || errors.Is(err, nats.ErrSecureConnWanted)
 }
 
 // Connect connects for good: it waits for the broker until ctx ends, and comes
-// back after every interruption. Denials of the broker are errors in the log
+// back after every interruption. Only a first connection that is refused for
+// what this client is, or knows, is an error. Denials of the broker are errors in the log
 // and fail readiness, since to the caller they look like a timeout.
 func (n NATS) Connect(ctx context.Context, name string, log *slog.Logger, health *Health, extra ...nats.Option) (*nats.Conn, jetstream.JetStream, error) {
+	refused, last := make(chan error, 1), ""
 	opts := []nats.Option{
-		nats.Name("colophon-" + name), nats.CustomInboxPrefix("_INBOX_" + name), nats.MaxReconnects(-1), nats.ReconnectWait(250 * time.Millisecond), nats.RetryOnFailedConnect(true),
+		nats.Name("colophon-" + name), nats.CustomInboxPrefix("_INBOX_" + n.Who(name)), nats.MaxReconnects(-1), nats.ReconnectWait(250 * time.Millisecond), nats.RetryOnFailedConnect(true),
+		nats.IgnoreAuthErrorAbort(), // keys may be changed while it runs
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) {
+			if text := err.Error(); text != last {
+				last = text
+				log.Warn("broker_unreachable", slog.Any("error", err))
+			}
+			if hopeless(err) {
+				select {
+				case refused <- err:
+				default:
+				}
+			}
+		}),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
 				log.Warn("broker_disconnected", slog.Any("error", err))
 			}
 		}),
-		nats.ReconnectHandler(func(*nats.Conn) { log.Info("broker_reconnected") }),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+		nats.ReconnectHandler(func(*nats.Conn) {
+			log.Info("broker_reconnected")
+			health.reconnected()
+		}),
+		nats.ErrorHandler(func(nc *nats.Conn, _ *nats.Subscription, err error) {
 			log.Error("broker_error", slog.Any("error", err))
-			if errors.Is(err, nats.ErrPermissionViolation) {
-				health.Fail("broker-permission", err)
+			if errors.Is(err, nats.ErrPermissionViolation) && !health.denied(err) {
+				time.AfterFunc(health.denialHolds(), func() { _ = nc.ForceReconnect() }) // closed meanwhile: nothing to ask for
 			}
 		}),
 	}
@@ -122,6 +163,9 @@ func (n NATS) Connect(ctx context.Context, name string, log *slog.Logger, health
 		case <-ctx.Done():
 			nc.Close()
 			return nil, nil, ctx.Err()
+		case err := <-refused:
+			nc.Close()
+			return nil, nil, fmt.Errorf("daemon: connect: %w", err)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
@@ -141,9 +185,62 @@ func (n NATS) Connect(ctx context.Context, name string, log *slog.Logger, health
 
 // Health collects what readiness depends on.
 type Health struct {
+	DenialHolds time.Duration // how long a denial of the broker counts; 0 is a minute
+
 	mu     sync.Mutex
 	checks map[string]func() error
 	order  []string
+	notes  map[string]func() string
+
+	denials atomic.Uint64
+	denial  atomic.Pointer[denial]
+}
+
+// denial is a request that the broker does not grant.
+type denial struct {
+	err   error
+	until time.Time // zero: for good
+}
+
+// denialHolds is how long one refused publish keeps a program from being
+// ready: what it needs it tries again meanwhile. A subscription is asked for
+// only once a connection, so a refused one is asked for by a new connection
+// after that time, and forgotten if a twelfth of it passes without a refusal.
+func (h *Health) denialHolds() time.Duration { return cmp.Or(h.DenialHolds, time.Minute) }
+
+// denied takes note of a denial; it reports false for a subscription that is
+// to be asked for again.
+func (h *Health) denied(err error) bool {
+	h.denials.Add(1)
+	old := h.denial.Load()
+	if strings.Contains(err.Error(), "for Publish") {
+		if old == nil || !old.until.IsZero() {
+			h.denial.Store(&denial{err, time.Now().Add(h.denialHolds())})
+		}
+	} else {
+		h.denial.Store(&denial{err: err})
+	}
+	h.Check("broker-permission", func() error {
+		d := h.denial.Load()
+		if d == nil || !d.until.IsZero() && time.Now().After(d.until) {
+			return nil
+		}
+		return d.err
+	})
+	return strings.Contains(err.Error(), "for Publish") || old != nil && old.until.IsZero()
+}
+
+// reconnected lets a refused subscription pass, unless it is refused again.
+func (h *Health) reconnected() {
+	if d := h.denial.Load(); d != nil && d.until.IsZero() {
+		h.denial.Store(&denial{d.err, time.Now().Add(h.denialHolds() / 12)})
+	}
+}
+
+// Denials counts what the broker did not grant.
+func (h *Health) Denials() prometheus.Collector {
+	return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "ingest_permission_errors_total", Help: "Requests that the broker does not grant."},
+		func() float64 { return float64(h.denials.Load()) })
 }
 
 // Check adds a named check; a later one under the same name replaces it.
@@ -162,7 +259,18 @@ func (h *Health) Check(name string, check func() error) {
 // Fail makes a named check fail from now on.
 func (h *Health) Fail(name string, err error) { h.Check(name, func() error { return err }) }
 
-// Report runs the checks: "ok" or what is wrong, by name.
+// Note adds a detail that people should read beside the checks, and that keeps
+// nobody from being ready; "" says nothing.
+func (h *Health) Note(name string, note func() string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.notes == nil {
+		h.notes = map[string]func() string{}
+	}
+	h.notes[name] = note
+}
+
+// Report runs the checks: "ok" or what is wrong, by name; and the notes.
 func (h *Health) Report() (ready bool, report map[string]string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -171,6 +279,11 @@ func (h *Health) Report() (ready bool, report map[string]string) {
 		report[name] = "ok"
 		if err := h.checks[name](); err != nil {
 			ready, report[name] = false, err.Error()
+		}
+	}
+	for name, note := range h.notes {
+		if says := note(); says != "" {
+			report[name] = says
 		}
 	}
 	return ready, report

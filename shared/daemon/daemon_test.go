@@ -16,6 +16,9 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"colophon/shared/daemon"
 	"colophon/shared/testkit"
@@ -184,6 +187,50 @@ func TestADenialFailsReadiness(t *testing.T) {
 		ok, report := health.Report()
 		return !ok && strings.Contains(report["broker-permission"], "denied")
 	})
+	r := prometheus.NewRegistry()
+	r.MustRegister(health.Denials())
+	if m, err := r.Gather(); err != nil || m[0].Metric[0].Counter.GetValue() != 1 {
+		t.Errorf("counted: %v (%v)", m, err)
+	}
+}
+
+// TestARefusedSubscriptionIsAskedForAgain: once it is granted, nobody has to
+// restart the program.
+func TestARefusedSubscriptionIsAskedForAgain(t *testing.T) {
+	t.Parallel()
+	o := testkit.Options(testkit.TempDir(t), -1)
+	o.Host = "127.0.0.1"
+	user := func(deny ...string) []*server.User {
+		return []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{Subscribe: &server.SubjectPermission{Allow: []string{">"}, Deny: deny}}}}
+	}
+	o.Users = user("orders")
+	s, err := server.NewServer(o)
+	testkit.OK(t, err)
+	s.Start()
+	defer s.Shutdown()
+	if !s.ReadyForConnections(30 * time.Second) {
+		t.Fatal("no server")
+	}
+	health := &daemon.Health{DenialHolds: 600 * time.Millisecond}
+	nc, _, err := daemon.NATS{URL: strings.Replace(s.ClientURL(), "nats://", "nats://u:p@", 1)}.Connect(t.Context(), "x", (&testkit.Logbook{}).Logger(), health)
+	testkit.OK(t, err)
+	defer nc.Close()
+	got := make(chan struct{}, 100)
+	_, err = nc.Subscribe("orders", func(*nats.Msg) { got <- struct{}{} })
+	testkit.OK(t, err)
+	refusals := health.Denials()
+	testkit.Eventually(t, "refused, and asked for again", func() bool { return testutil.ToFloat64(refusals) >= 3 })
+	ready := func() bool { ok, _ := health.Report(); return ok }
+	testkit.Eventually(t, "not ready", func() bool { return !ready() })
+	now := o.Clone()
+	now.Users = user("other")
+	testkit.OK(t, s.ReloadOptions(now))
+	testkit.Eventually(t, "ready again", ready)
+	testkit.Eventually(t, "it hears", func() bool {
+		testkit.OK(t, nc.Publish("orders", nil))
+		return len(got) > 0
+	})
+	testkit.Eventually(t, "ready for good", ready)
 }
 
 func TestThePages(t *testing.T) {
@@ -205,6 +252,12 @@ func TestThePages(t *testing.T) {
 	if code, body := get("/readyz"); code != 200 || strings.TrimSpace(body) != `{"disk":"ok"}` {
 		t.Errorf("ready: %d %s", code, body)
 	}
+	health.Note("breakers", func() string { return "open: device:a" })
+	health.Note("nothing", func() string { return "" })
+	if code, body := get("/readyz"); code != 200 || strings.TrimSpace(body) != `{"breakers":"open: device:a","disk":"ok"}` {
+		t.Errorf("ready, with a note: %d %s", code, body)
+	}
+	health.Note("breakers", func() string { return "" })
 	health.Check("disk", func() error { return errors.New("full") })
 	health.Fail("broker", errors.New("denied"))
 	if code, body := get("/readyz"); code != 503 || strings.TrimSpace(body) != `{"broker":"denied","disk":"full"}` {

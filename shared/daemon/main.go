@@ -68,6 +68,7 @@ func Main(name, about string, settings any, base *Base, run func(context.Context
 
 func serve(ctx context.Context, name string, base Base, log *slog.Logger, run func(context.Context, Env) error) error {
 	e := Env{Base: base, Log: log, Health: new(Health), Registry: Registry()}
+	e.Registry.MustRegister(e.Health.Denials())
 	if _, err := ServeHTTP(ctx, base.HTTP, e.Health, e.Registry, log); err != nil {
 		return err
 	}

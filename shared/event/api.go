@@ -67,6 +67,27 @@ type FrameStatus struct {
 	Stat     *SourceStat `json:"stat,omitempty"`
 	Effect   uint64      `json:"effect,omitempty"`
 	Troubles []Trouble   `json:"troubles,omitempty"`
+	// Rescan is the scan that a device owes, until it is answered or decided otherwise.
+	Rescan *RescanStatus `json:"rescan,omitempty"`
+	// Stuck tells that a pending frame would not have moved any more.
+	Stuck *StuckStatus `json:"stuck,omitempty"`
+}
+
+// RescanStatus is a scan that is asked of a device.
+type RescanStatus struct {
+	Device   string    `json:"device,omitempty"`
+	Dispatch string    `json:"dispatch,omitempty"` // message id, which the answer names
+	Pass     int       `json:"pass"`
+	Since    time.Time `json:"since"`
+	Actor    string    `json:"actor,omitempty"`
+	Problem  string    `json:"problem,omitempty"` // why nobody is asked
+}
+
+// StuckStatus is a frame that was sent again, since no message moved it.
+type StuckStatus struct {
+	Operation Operation `json:"operation"`
+	Since     time.Time `json:"since"`
+	Problem   string    `json:"problem,omitempty"` // why it was not sent again
 }
 
 // BatchFrames is a page of frames, in the batch's order.
@@ -81,7 +102,8 @@ type BatchList struct {
 	Next    string        `json:"next,omitempty"` // cursor; empty at the end
 }
 
-// RetryRequest asks for one more pass over what failed.
+// RetryRequest asks for one more pass over what failed, or over what lacks a
+// derivative.
 type RetryRequest struct {
 	Batch Name   `json:"batch"`
 	Actor string `json:"actor"`
@@ -89,6 +111,9 @@ type RetryRequest struct {
 	// Transient: only what failed transiently.
 	Transient bool `json:"transient,omitempty"`
 	DryRun    bool `json:"dry_run,omitempty"`
+	// Profile is added to the batch where it is not wanted yet; every slot that
+	// lacks its derivative is sent, not only failed ones.
+	Profile string `json:"profile,omitempty"`
 	// Spread is the time that the messages are spread over, evenly; 0 sends
 	// them as fast as the broker stores them.
 	Spread time.Duration `json:"spread,omitempty"`
@@ -109,12 +134,29 @@ type CaseRequest struct {
 	Service   string    `json:"service,omitempty"`
 	Operation Operation `json:"operation,omitempty"`
 	State     string    `json:"state,omitempty"` // default: every open one
-	After     string    `json:"after,omitempty"` // cursor
-	Limit     int       `json:"limit,omitempty"`
-	All       bool      `json:"all,omitempty"` // also closed ones
-	Actor     string    `json:"actor,omitempty"`
-	Note      string    `json:"note,omitempty"`
-	DryRun    bool      `json:"dry_run,omitempty"`
+	// Age since the case was opened last: a case is either older than a time or
+	// newer than it.
+	OlderThan Duration `json:"older_than,omitempty"` // that old, or older
+	NewerThan Duration `json:"newer_than,omitempty"` // not as old
+	After     string   `json:"after,omitempty"`      // cursor
+	Limit     int      `json:"limit,omitempty"`
+	All       bool     `json:"all,omitempty"` // also closed ones
+	Actor     string   `json:"actor,omitempty"`
+	Note      string   `json:"note,omitempty"`
+	DryRun    bool     `json:"dry_run,omitempty"`
+}
+
+// Duration is a [time.Duration] that JSON spells "1m30s".
+type Duration time.Duration
+
+// MarshalText implements [encoding.TextMarshaler].
+func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	*d = Duration(v)
+	return err
 }
 
 // Case is a failed (operation, slot) as quarantine keeps it.

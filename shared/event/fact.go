@@ -204,7 +204,14 @@ type AttemptFailed struct {
 	Decision  string    `json:"decision"`
 	NotBefore time.Time `json:"not_before,omitzero"` // of the next attempt
 	Declared  Digest    `json:"declared,omitempty"`  // the digest that was declared, where the failure is a mismatch
-	Late      bool      `json:"late,omitempty"`      // an outcome that came after its "lost"
+	// DeclaredBy is who declared it; empty: the gateway.
+	DeclaredBy string `json:"declared_by,omitempty"`
+	Late       bool   `json:"late,omitempty"` // an outcome that came after its "lost"
+	// Of a fault that a gateway reported: the device, and the report's message
+	// id. Such attempts are the device's own, before any pass of the line: they
+	// stand in pass 0 of the slot's capture.
+	Device string `json:"device,omitempty"`
+	Report string `json:"report,omitempty"`
 }
 
 // Subject implements [Fact].
@@ -281,6 +288,9 @@ func (ProfilePinned) Subject() string { return SubjectProfilePinned }
 // MsgID implements [Fact].
 func (p ProfilePinned) MsgID() string { return "profile:" + Encode(p.Name) + ":" + string(p.Digest) }
 
+// ActorPolicy decides what the batch's policy asks for and nobody was asked.
+const ActorPolicy = "policy"
+
 // States of a case.
 const (
 	CaseOpened    = "opened"
@@ -314,6 +324,8 @@ type CaseFact struct {
 	Origin    string    `json:"origin"` // <stream>-<sequence> of the message that failed
 	Letter    uint64    `json:"letter"` // sequence in DEADLETTER
 	Declared  Digest    `json:"declared,omitempty"`
+	Device    string    `json:"device,omitempty"` // that the bytes came from
+	Rescan    bool      `json:"rescan,omitempty"` // of an opening: the policy asks for a rescan by itself
 	Agent     Agent     `json:"agent"`
 	At        time.Time `json:"at"`
 }
@@ -344,8 +356,18 @@ const (
 	OpReleased   = "released"
 	OpRolledBack = "rolled-back"
 	OpHole       = "hole"
+	OpLetterLost = "letter-lost" // a dead letter is gone, and cannot be made again
 	OpConflict   = "conflict"
 	OpStuck      = "stuck" // a slot that no message would have moved, sent again
+
+	OpDeviceFault = "device-fault" // that a gateway reported, of no frame
+
+	OpCheckpoint = "checkpoint" // premis signed one: its note and verifier key stand in Detail, base64url
+	OpVerified   = "verified"   // a scheduled fixity check: digest, value and run in Detail; without a digest, its end
+	OpReplicated = "replicated" // a copy elsewhere was read back: digest, value and store in Detail
+	// Staged bytes of a discarded slot are gone: batch and frame (encoded),
+	// revision, digest, operation, pass and actor of the decision in Detail.
+	OpDeleted = "deleted"
 
 	OpBreakerOpened = "breaker-opened" // of the dependency in Detail
 	OpBreakerClosed = "breaker-closed"

@@ -19,6 +19,7 @@ import (
 const (
 	SchemaCaptureBatch  = "colophon/capture.batch/v1"
 	SchemaCaptureFrame  = "colophon/capture.frame/v1"
+	SchemaCaptureFault  = "colophon/capture.fault/v1"
 	SchemaFrameCaptured = "colophon/frame.captured/v1"
 	SchemaFrameFixed    = "colophon/frame.fixed/v1"
 	SchemaDerivative    = "colophon/derivative/v1"
@@ -173,6 +174,74 @@ func (d Dispatch) MsgID() string {
 	return fmt.Sprintf("dispatch:%s:%s#%d.%d", Encode(d.Device), d.Slot, d.Pass, d.Number)
 }
 
+// Kinds of a device's faults.
+const (
+	FaultBusy      = "busy"
+	FaultJam       = "jam"
+	FaultCoverOpen = "cover-open"
+	FaultIO        = "io"
+)
+
+// CaptureFault is the body of capture.fault: what a device could not do. The
+// frame it was about is named where the gateway knows it.
+type CaptureFault struct {
+	Schema   string    `json:"schema"`
+	ID       string    `json:"id"` // UUID, made once per report
+	Device   string    `json:"device"`
+	Kind     string    `json:"kind"`
+	Batch    Name      `json:"batch,omitempty"`
+	Frame    Name      `json:"frame,omitempty"`
+	Sequence int       `json:"sequence,omitempty"` // place in the batch, from 1
+	Message  string    `json:"message,omitempty"`  // for people
+	At       time.Time `json:"at"`
+}
+
+// Validate reports every fault at once.
+func (f CaptureFault) Validate() error {
+	var errs []error
+	bad := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	bad(f.Schema == SchemaCaptureFault, "/schema: %q is not %q", f.Schema, SchemaCaptureFault)
+	bad(isUUID(f.ID), "/id: %q is not a UUID", f.ID)
+	bad(f.Device != "", "/device: none given")
+	bad(len(f.Device) <= MaxBatchLen, "/device: longer than %d bytes", MaxBatchLen)
+	switch f.Kind {
+	case FaultBusy, FaultJam, FaultCoverOpen, FaultIO:
+	default:
+		bad(false, "/kind: %q is none of %s, %s, %s, %s", f.Kind, FaultBusy, FaultJam, FaultCoverOpen, FaultIO)
+	}
+	bad(f.Sequence >= 0, "/sequence: %d is negative", f.Sequence)
+	bad(f.Batch != "" || f.Frame == "", "/batch: none given, but a frame of it")
+	if f.Batch != "" {
+		if err := ValidateBatch(f.Batch); err != nil {
+			errs = append(errs, fmt.Errorf("/batch: %w", err))
+		}
+	}
+	bad(len(f.Frame) <= MaxFrameLen, "/frame: longer than %d bytes", MaxFrameLen)
+	return errors.Join(errs...)
+}
+
+func isUUID(s string) bool {
+	hexes := strings.ReplaceAll(s, "-", "")
+	b, err := hex.DecodeString(hexes)
+	return err == nil && len(b) == 16 && len(s) == 36 && s[8] == '-' && s[13] == '-' && s[18] == '-' && s[23] == '-'
+}
+
+// MsgID is the id a gateway publishes the report under.
+func (f CaptureFault) MsgID() string { return "fault:" + Encode(f.Device) + ":" + f.ID }
+
+// Subject is where a gateway publishes it: below the batch, or, where none is
+// being scanned, below the device.
+func (f CaptureFault) Subject(gateway string) string {
+	if f.Batch == "" {
+		return CaptureSubject("fault", gateway, Name(f.Device))
+	}
+	return CaptureSubject("fault", gateway, f.Batch)
+}
+
 // ErrUnknownSchema marks a message of a version this build does not know.
 var ErrUnknownSchema = errors.New("unknown schema")
 
@@ -262,14 +331,18 @@ func DecodeFact(subject string, data []byte) (Fact, error) {
 }
 
 func decode[F Fact](data []byte, schema string) (Fact, error) {
-	var head struct {
-		Schema string `json:"schema"`
-	}
-	if err := json.Unmarshal(data, &head); err != nil {
-		return nil, err
-	}
-	if head.Schema != schema {
-		return nil, fmt.Errorf("%w: %q, this build reads %q", ErrUnknownSchema, head.Schema, schema)
+	// Facts are written with their schema first, and read once where it is the
+	// only one in them.
+	if !bytes.HasPrefix(data, []byte(`{"schema":"`+schema+`"`)) || bytes.Count(data, []byte(`"schema"`)) != 1 {
+		var head struct {
+			Schema string `json:"schema"`
+		}
+		if err := json.Unmarshal(data, &head); err != nil {
+			return nil, err
+		}
+		if head.Schema != schema {
+			return nil, fmt.Errorf("%w: %q, this build reads %q", ErrUnknownSchema, head.Schema, schema)
+		}
 	}
 	var f F
 	err := json.Unmarshal(data, &f)

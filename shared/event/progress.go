@@ -14,6 +14,7 @@ const (
 	StateDiscarded State = "discarded" // by a recorded decision
 	StateFailed    State = "failed"    // also: done, but other bytes wait for a decision
 	StateDone      State = "done"      // every wanted operation complete by the slot's own facts, or waived
+	StateMissing   State = "missing"   // never asked for: all that is known of it are faults of its device
 	StatePending   State = "pending"   // some wanted operation can still move
 )
 
@@ -29,6 +30,9 @@ type OpProgress struct {
 	Reason    string    `json:"reason,omitempty"`
 	Attempt   int       `json:"attempt,omitempty"`
 	NotBefore time.Time `json:"not_before,omitzero"` // of the next attempt
+	Order     uint64    `json:"order,omitempty"`     // sequence of the last message that orders it: of CAPTURE for capture, else of the log
+	Ordered   int       `json:"ordered,omitempty"`   // highest pass that was ordered
+	Told      int       `json:"told,omitempty"`      // highest pass that the current revision was told complete under
 }
 
 // Progress is all that a batch view knows of one slot. It is derived from the
@@ -51,6 +55,8 @@ type Progress struct {
 	Captured  *Captured                 `json:"captured,omitempty"`
 	Fixed     *Fixed                    `json:"fixed,omitempty"`
 	Derived   map[string]*Derived       `json:"derived,omitempty"` // by profile
+	Rescans   map[Operation]*Rescan     `json:"rescans,omitempty"` // by the operation of the case
+	Answers   []string                  `json:"answers,omitempty"` // dispatches that frame messages say they answer
 }
 
 func (p *Progress) op(o Operation) *OpProgress {
@@ -75,8 +81,13 @@ func (p *Progress) Pass() int {
 // Request notes that a pass over the slot was asked for. Requests and facts
 // are read from two streams, in no order with each other: the slot's place is
 // what the request of the highest pass says, until a fact speaks of its bytes.
-func (p *Progress) Request(m FrameMessage, pass int) {
+// seq is the message's in CAPTURE.
+func (p *Progress) Request(m FrameMessage, pass int, seq uint64) {
 	p.Slot = m.Slot
+	p.order(Capture, pass, seq)
+	if m.Answers != "" && !slices.Contains(p.Answers, m.Answers) {
+		p.Answers = append(p.Answers, m.Answers)
+	}
 	if pass > p.Placed {
 		p.Placed = pass
 		if p.Captured == nil && p.Fixed == nil {
@@ -92,7 +103,7 @@ func (p *Progress) Request(m FrameMessage, pass int) {
 func (p *Progress) Apply(f Fact, seq uint64, headerPass int) bool {
 	switch f := f.(type) {
 	case FrameCaptured:
-		p.captured(f, headerPass)
+		p.captured(f, headerPass, seq)
 		p.effect(f.Work, seq)
 	case FrameFixed:
 		if f.Revision < p.Revision {
@@ -103,8 +114,11 @@ func (p *Progress) Apply(f Fact, seq uint64, headerPass int) bool {
 		p.Pinned, p.Fixed = f.Digest, &f.Fixed
 		for o := range p.Ops {
 			if _, derivative := o.Profile(); derivative {
-				p.ordered(o)
+				p.again(o)
 			}
+		}
+		for _, profile := range f.Profiles {
+			p.order(Derivative(profile), max(f.Pass, headerPass), seq)
 		}
 		p.effect(f.Work, seq)
 	case DerivativeMade:
@@ -140,7 +154,7 @@ func (p *Progress) effect(w Work, seq uint64) {
 	}
 }
 
-func (p *Progress) captured(f FrameCaptured, headerPass int) {
+func (p *Progress) captured(f FrameCaptured, headerPass int, seq uint64) {
 	p.Ended = max(p.Ended, f.Pass, headerPass)
 	if f.Revision < p.Revision {
 		return
@@ -148,23 +162,24 @@ func (p *Progress) captured(f FrameCaptured, headerPass int) {
 	if f.Digest != p.Digest { // other bytes: what was done for the old ones no longer counts
 		for o, op := range p.Ops {
 			if o != Capture {
-				op.Done, op.Waived = false, false
+				op.Done, op.Waived, op.Told, op.Ordered, op.Order = false, false, 0, 0, 0
 			}
 		}
 		p.Fixed, p.Derived = nil, nil
 	}
 	p.Slot, p.Sequence, p.Revision, p.Digest, p.Captured = f.Slot, f.Sequence, f.Revision, f.Digest, &f.Captured
 	p.complete(Capture, f.Work, headerPass)
-	p.ordered(Fixity)
+	p.again(Fixity)
+	p.order(Fixity, max(f.Pass, headerPass), seq)
 	if p.Changed > 0 && max(f.Pass, headerPass) > p.Changed {
 		p.unchange()
 	}
 }
 
-// ordered notes that a fact asks an operation to move: what died runs under
+// again notes that a fact asks an operation to move: what died runs under
 // one more than its highest dead pass, whatever pass the fact speaks of (an
 // operator sent it again as it was, or it carries other bytes).
-func (p *Progress) ordered(o Operation) {
+func (p *Progress) again(o Operation) {
 	if op := p.get(o); op.Dead > 0 && !op.Done {
 		p.Requested = max(p.Requested, op.Dead+1)
 	}
@@ -172,7 +187,7 @@ func (p *Progress) ordered(o Operation) {
 
 func (p *Progress) complete(o Operation, w Work, headerPass int) {
 	op := p.op(o)
-	op.Done, op.Pass = true, max(op.Pass, w.Pass, headerPass)
+	op.Done, op.Pass, op.Told = true, max(op.Pass, w.Pass, headerPass), max(op.Told, w.Pass, headerPass)
 	op.Service, op.Class, op.Code, op.Reason, op.Attempt, op.NotBefore = "", "", "", "", 0, time.Time{}
 }
 
@@ -214,6 +229,7 @@ func (p *Progress) describe(op *OpProgress, f AttemptFailed) {
 func (p *Progress) decided(f CaseFact) {
 	p.Slot = f.Slot
 	p.Sequence = cmp.Or(p.Sequence, f.Sequence)
+	p.rescan(f)
 	switch f.State {
 	case CaseDiscarded:
 		switch _, derivative := f.Operation.Profile(); {
@@ -256,6 +272,9 @@ func (p *Progress) State(profiles []string) State {
 		return StateFailed
 	}
 	done, pass := true, p.Pass()
+	if pass == 0 && p.Captured == nil && p.get(Capture).Code != "" {
+		return StateMissing
+	}
 	moves := false
 	upstream := false // an operation that all others wait for died in this pass
 	for i, o := range line(profiles) {

@@ -24,7 +24,7 @@ func isUnknown(err error) bool { return errors.Is(err, event.ErrUnknownSchema) }
 //
 // p= pass, r= revision, h= pass in a replay's header; "hit".
 func apply(t interface{ Fatalf(string, ...any) }, p *event.Progress, seq uint64, line string) {
-	w := event.Work{Slot: event.Slot{Batch: "b", Frame: "f"}, Sequence: 1, Revision: 1, Pass: 1, Attempt: 1}
+	w := event.Work{Slot: event.Slot{Batch: "b", Frame: "f"}, Sequence: 1, Revision: 1, Pass: 1, Attempt: 1, Profiles: []string{"jp2", "lossless"}}
 	header := 0
 	words := strings.Fields(line)
 	for _, o := range words[1:] {
@@ -60,7 +60,7 @@ func apply(t interface{ Fatalf(string, ...any) }, p *event.Progress, seq uint64,
 	case "discard", "resolve", "open":
 		f = event.CaseFact{Slot: w.Slot, Operation: operation, Pass: w.Pass, State: map[string]string{"discard": event.CaseDiscarded, "resolve": event.CaseResolved, "open": event.CaseOpened}[what]}
 	case "request":
-		p.Request(event.FrameMessage{Slot: w.Slot, Sequence: 1}, w.Pass)
+		p.Request(event.FrameMessage{Slot: w.Slot, Sequence: 1}, w.Pass, seq)
 		return
 	default:
 		t.Fatalf("%q?", line)

@@ -63,6 +63,7 @@ const (
 	HeaderPass      = "Colophon-Pass"      // the pass of a replayed message; wins over the body's
 	HeaderActor     = "Colophon-Actor"     // who asked for this pass
 	HeaderNote      = "Colophon-Note"      // why
+	HeaderDeclared  = "Colophon-Declared"  // number of the declaration that the message counts on
 	HeaderService   = "Colophon-Service"   // the service that gave up
 	HeaderOperation = "Colophon-Operation" // what failed
 	HeaderFoundBy   = "Colophon-Found-By"  // the work that found it, where that is another operation

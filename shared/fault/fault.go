@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"colophon/shared/storage"
 )
@@ -76,6 +77,8 @@ const (
 	SourceNotAFile   Code = "source-not-a-file"
 	PathRefused      Code = "path-refused"
 	SchemeRefused    Code = "scheme-refused"
+	HostRefused      Code = "host-refused"   // a source's host, or its address, is not on the list
+	SourceRefused    Code = "source-refused" // the source's server does not let us in, or is not who it should be
 	Empty            Code = "empty"
 	BatchInvalid     Code = "batch-invalid"
 	PolicyConflict   Code = "policy-conflict"
@@ -103,6 +106,23 @@ func ClassOf(c Code) Class {
 	return Permanent
 }
 
+// imageFaults are the codes of bytes that are no whole image: what a scan that
+// broke off, a bad memory or a bad wire leaves behind. The deriver's own codes
+// stand here by their names.
+//
+// Scanning again helps with nothing else: it brings the same kind of file for
+// every unsupported-… and format-mismatch, the same size for image-too-large,
+// too-many-images and expansion-bomb. A digest-mismatch, size-mismatch or
+// master-damaged is a fault of the way or of the store: the device may well
+// hold the right bytes still, so a person decides whether to fetch them again.
+var imageFaults = []Code{
+	Empty, "truncated", "bad-structure", "bad-dimensions", "ifd-loop", "data-past-eof", "strip-short", "strip-surplus", "data-corrupt",
+}
+
+// OfImage reports whether a fault is the scanned image's own, so that scanning
+// the page again may well mend it.
+func OfImage(c Code) bool { return slices.Contains(imageFaults, c) }
+
 // TransientCodes lists the codes that a policy retries by default, sorted.
 func TransientCodes() []Code {
 	var out []Code
@@ -125,7 +145,12 @@ type Error struct {
 	Operation string
 	// Declared is the digest that was declared, where that is what failed.
 	Declared string
-	Cause    error
+	// DeclaredBy is who declared it.
+	DeclaredBy string
+	// After is how long the other side asked to be left alone (Retry-After);
+	// zero where it said nothing.
+	After time.Duration
+	Cause error
 }
 
 // Error implements error.

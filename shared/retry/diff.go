@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 )
 
 // Difference is one field in which two policies differ.
@@ -26,6 +27,7 @@ func Diff(a, b []byte) ([]Difference, error) {
 		if err := json.Unmarshal(canonical, &fields[i]); err != nil {
 			return nil, fmt.Errorf("retry: policy: %w", err)
 		}
+		fields[i]["rescan"] = strconv.AppendBool(nil, p.Rescans()) // which the canonical form leaves out where it is true
 	}
 	out := []Difference{}
 	for name, v := range fields[0] {

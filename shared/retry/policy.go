@@ -27,20 +27,17 @@ type Policy struct {
 	CircuitFailureThreshold int          `json:"circuit_failure_threshold"`
 	CircuitCooldown         Duration     `json:"circuit_cooldown"`
 	Retryable               []fault.Code `json:"retryable"`
+	// Rescan: an image fault of a batch with devices asks for a rescan by
+	// itself. True unless said otherwise, and left out of the canonical form
+	// then, so that the digests of policies from before it was a field stand.
+	Rescan *bool `json:"rescan,omitempty"`
 }
+
+// Rescans reports whether image faults ask for a rescan by themselves.
+func (p Policy) Rescans() bool { return p.Rescan == nil || *p.Rescan }
 
 // Duration is a [time.Duration] that JSON spells "1m30s".
-type Duration time.Duration
-
-// MarshalText implements [encoding.TextMarshaler].
-func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
-
-// UnmarshalText implements [encoding.TextUnmarshaler].
-func (d *Duration) UnmarshalText(text []byte) error {
-	v, err := time.ParseDuration(string(text))
-	*d = Duration(v)
-	return err
-}
+type Duration = event.Duration
 
 // Default is the installation's policy where a batch brings none.
 func Default() Policy {
@@ -101,6 +98,9 @@ func (p Policy) Canonical() ([]byte, string) {
 	}
 	slices.Sort(p.Retryable)
 	p.Retryable = slices.Compact(p.Retryable)
+	if p.Rescans() {
+		p.Rescan = nil
+	}
 	data, err := json.Marshal(p)
 	if err != nil { // plain data cannot fail
 		panic(fmt.Sprintf("retry: %v", err))
@@ -124,7 +124,15 @@ func (p Policy) Retries(f *fault.Error, attempt int) bool {
 //
 // The random term is there with jitter on; random gives a number in [0, 1).
 func (p Policy) Delay(n int, random func() float64) time.Duration {
+	return p.DelayAtLeast(n, 0, random)
+}
+
+// DelayAtLeast is [Policy.Delay] where the other side asked for a wait of its
+// own: it is never shorter than that, and spread like any other, since many may
+// have been told the same moment.
+func (p Policy) DelayAtLeast(n int, least time.Duration, random func() float64) time.Duration {
 	d := math.Min(float64(p.MaxDelay), float64(p.InitialDelay)*math.Pow(p.ExpBase, float64(n-1)))
+	d = math.Max(d, float64(least))
 	if p.Jitter {
 		d += random() * float64(p.InitialDelay)
 	}

@@ -177,6 +177,36 @@ func TestCanonicalIsStable(t *testing.T) {
 	}
 }
 
+// A policy that says nothing of rescans, and one that says the default, are
+// spelled as before there was a word for it: their digests stand.
+func TestRescanIsPinned(t *testing.T) {
+	t.Parallel()
+	_, plain := retry.Default().Canonical()
+	for data, want := range map[string]struct{ rescans, spelled bool }{
+		`{}`: {true, false}, `{"rescan":true}`: {true, false}, `{"rescan":null}`: {true, false}, `{"rescan":false}`: {false, true},
+	} {
+		p, err := retry.Parse([]byte(data))
+		if err != nil {
+			t.Fatal(err)
+		}
+		canonical, digest := p.Canonical()
+		if p.Rescans() != want.rescans || strings.Contains(string(canonical), "rescan") != want.spelled || (digest != plain) != want.spelled {
+			t.Errorf("%s: rescans %v, %s", data, p.Rescans(), canonical)
+		}
+		again, err := retry.Parse(canonical)
+		if err != nil || again.Rescans() != want.rescans {
+			t.Errorf("%s: read back as %v, %v", canonical, again.Rescans(), err)
+		}
+	}
+	diff, err := retry.Diff([]byte(`{}`), []byte(`{"rescan":false}`))
+	if want := []retry.Difference{{Field: "rescan", A: "true", B: "false"}}; err != nil || !slices.Equal(diff, want) {
+		t.Errorf("%v, %v", diff, err)
+	}
+	if diff, err := retry.Diff([]byte(`{"rescan":true}`), nil); err != nil || len(diff) > 0 {
+		t.Errorf("%v, %v", diff, err)
+	}
+}
+
 func TestRetries(t *testing.T) {
 	t.Parallel()
 	p := retry.Default()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -172,11 +173,12 @@ func TestWhatCannotBeRead(t *testing.T) {
 		header nats.Header
 		body   []byte
 		code   fault.Code
+		says   string
 	}{
-		"no JSON":            {nil, []byte("{"), fault.Malformed},
-		"a newer schema":     {nil, bytes.Replace(body, []byte("frame.fixed/v1"), []byte("frame.fixed/v9"), 1), fault.UnknownSchema},
-		"no slot":            {nil, bytes.Replace(body, []byte(`"1.tif"`), []byte(`""`), 1), fault.Malformed},
-		"a pass of nonsense": {nats.Header{event.HeaderPass: {"two"}}, body, fault.Malformed},
+		"no JSON":            {nil, []byte("{"), fault.Malformed, "# is not JSON: it ends early"},
+		"a newer schema":     {nil, bytes.Replace(body, []byte("frame.fixed/v1"), []byte("frame.fixed/v9"), 1), fault.UnknownSchema, `"colophon/frame.fixed/v9"`},
+		"no slot":            {nil, bytes.Replace(body, []byte(`"1.tif"`), []byte(`""`), 1), fault.Malformed, "#/frame is shorter than 1 characters"},
+		"a pass of nonsense": {nats.Header{event.HeaderPass: {"two"}}, body, fault.Malformed, `"two" is not a pass`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			world(t, func(r *rig) {
@@ -188,6 +190,9 @@ func TestWhatCannotBeRead(t *testing.T) {
 				r.expect("letters", len(letters), 1)
 				h := letters[0].Header
 				r.expect("code", h.Get(event.HeaderCode), tc.code)
+				if m := stage.HeaderText(h.Get(event.HeaderMessage)); !strings.Contains(m, tc.says) {
+					r.Errorf("the letter says %q, not %q", m, tc.says)
+				}
 				r.expect("operation", h.Get(event.HeaderOperation), "decode:deriver")
 				r.expect("id", letters[0].ID(), "dead:INGEST-"+strconv.FormatUint(ack.Sequence, 10))
 				r.expect("slot", h.Get(event.HeaderBatch)+h.Get(event.HeaderFrame), "")

@@ -186,8 +186,8 @@ type keyLock struct {
 	refs int
 }
 
-// lock waits for the key's turn; waiting holds no work slot.
-func (k *keyed) lock(ctx context.Context, key string, p *permit) (unlock func(), err error) {
+// lock waits for the key's turn; busy is called before a wait, and may refuse it.
+func (k *keyed) lock(ctx context.Context, key string, busy func() error) (unlock func(), err error) {
 	l := k.ref(key)
 	unlock = func() {
 		<-l.turn
@@ -198,7 +198,10 @@ func (k *keyed) lock(ctx context.Context, key string, p *permit) (unlock func(),
 		return unlock, nil
 	default:
 	}
-	p.drop()
+	if err := busy(); err != nil {
+		k.unref(key, l)
+		return nil, err
+	}
 	select {
 	case l.turn <- struct{}{}:
 		return unlock, nil

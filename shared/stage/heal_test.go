@@ -73,6 +73,20 @@ func TestADuplicateThatIsNotThere(t *testing.T) {
 		made := r.made()
 		r.expect("facts", len(made), 1)
 		r.expect("id", made[0].ID(), id+"!1")
+
+		// Whoever reads it knows it under the id that it was made for.
+		r.stop()
+		r.disk.Close()
+		r.disk = testkit.NewDisk(r)
+		r.start()
+		testkit.Eventually(r, "it is learned", func() bool {
+			f, known, err := r.disk.Set.Fact(id)
+			testkit.OK(r, err)
+			return known && string(f.Data) == string(made[0].Data)
+		})
+		again, err := r.disk.Set.HasFact(id + "!1")
+		testkit.OK(r, err)
+		r.expect("known twice", again, false)
 	})
 }
 

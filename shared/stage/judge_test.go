@@ -28,7 +28,7 @@ func (s *schedule) judge(repaired bool) {
 	}
 	for origin, m := range orders { // KEPT: done, or its own dead letter
 		slot := m.Fact(s).(event.FrameFixed).Slot
-		if made[slot] == 0 && !dead[origin] {
+		if made[slot] == 0 && !dead[origin] && !s.forgotten[origin] {
 			s.Errorf("%s (%s) is neither done nor dead", slot, origin)
 		}
 		if repaired && made[slot] == 0 { // REPAIR
@@ -129,7 +129,7 @@ func (s *sometimes) judge(t *testing.T, schedules int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t.Logf("%d schedules: %v", schedules, s.n)
-	for _, what := range []string{"made", "hit", "power cut", "lost disk", "letter truncated", "letter timeout", "letter of a later pass", "failed worker-lost", "failed timeout"} {
+	for _, what := range []string{"made", "hit", "power cut", "lost disk", "letter truncated", "letter timeout", "letter of a later pass", "failed worker-lost", "failed timeout", "parked over a crash"} {
 		if s.n[what] == 0 && schedules >= 100 {
 			t.Errorf("in %d schedules there was never: %s", schedules, what)
 		}

@@ -2,12 +2,14 @@ package stage
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -17,6 +19,7 @@ import (
 	"colophon/shared/event"
 	"colophon/shared/fault"
 	"colophon/shared/retry"
+	"colophon/shared/topology"
 )
 
 // Log publishes facts to the log and other messages to their streams. A
@@ -34,14 +37,32 @@ func NewLog(js jetstream.JetStream, log *slog.Logger) *Log { return &Log{js, log
 // publishWait bounds one try; the broker's own sync may take a while on a busy disk.
 const publishWait = 10 * time.Second
 
-// Encode gives a fact's stored form.
+// Encode gives a fact's stored form. A fact that is too large for a dead letter
+// of the work it orders is a permanent fault.
 func (l *Log) Encode(f event.Fact) (completed.Fact, error) {
 	data, err := json.Marshal(f)
 	if err != nil {
 		return completed.Fact{}, fmt.Errorf("stage: fact: %w", err)
 	}
+	limit := topology.MaxFactSize
+	if _, failed := f.(event.AttemptFailed); failed {
+		limit += failureSays // it repeats the work of a fact that fitted
+	}
+	if len(data) > limit {
+		return completed.Fact{}, fault.New(tooLarge, nil, "a fact of %d bytes is larger than %d", len(data), limit)
+	}
 	return completed.Fact{ID: f.MsgID(), Subject: f.Subject(), Data: data}, nil
 }
+
+// failureSays is what a failed attempt adds to the work it speaks of, bytes: a
+// message and its evidence, of 2,048 bytes each before JSON escapes them.
+const failureSays = 32 << 10
+
+// tooLarge is the code of a fact that the log does not take.
+const tooLarge fault.Code = "fact-too-large"
+
+// headerTooLarge is how the broker refuses headers of more than 64 KiB.
+const headerTooLarge jetstream.ErrorCode = 10097
 
 // Publish stores a message; onTrouble hears of each failed try. It returns
 // the ack, ctx's error, or a permanent fault for what no broker would take.
@@ -52,7 +73,9 @@ func (l *Log) Publish(ctx context.Context, m *nats.Msg, onTrouble func(error)) (
 		ctx, cancel := context.WithTimeout(ctx, publishWait)
 		defer cancel()
 		a, err := l.store(ctx, m)
-		if errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, nats.ErrBadSubject) {
+		var api *jetstream.APIError
+		exceeds := errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamMessageExceedsMaximum || api.ErrorCode == headerTooLarge)
+		if errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, nats.ErrBadSubject) || exceeds {
 			refused = fault.New(fault.Malformed, err, "the broker cannot carry this message")
 			return nil
 		}
@@ -115,22 +138,23 @@ func factMsg(f completed.Fact) *nats.Msg {
 }
 
 func (s *Stage[In, Out]) publish(ctx context.Context, f completed.Fact) error {
-	return s.publishMsg(ctx, factMsg(f))
+	_, err := s.publishMsg(ctx, factMsg(f))
+	return err
 }
 
 // publishMsg publishes; while the broker is away or refuses, the consumer is
 // halted: no new work begins whose fact could not be told.
-func (s *Stage[In, Out]) publishMsg(ctx context.Context, m *nats.Msg) error {
+func (s *Stage[In, Out]) publishMsg(ctx context.Context, m *nats.Msg) (*jetstream.PubAck, error) {
 	ack, err := s.log.Publish(ctx, m, func(err error) {
 		s.close(fault.New(fault.BrokerUnavailable, err, "the broker does not take messages"))
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if ack.Duplicate {
 		s.Metrics.duplicate(s.Consumer)
 	}
-	return nil
+	return ack, nil
 }
 
 // headerText makes any text fit for a header; [HeaderText] undoes it.
@@ -142,6 +166,35 @@ func HeaderText(s string) string {
 		return t
 	}
 	return s
+}
+
+// The broker takes 64 KiB of headers. A letter's own id, its frame and the id
+// of its origin take up to 14 KiB each, so that is left for each text.
+const (
+	maxEvidence = 6 << 10  // bytes in the header
+	maxID       = 14 << 10 // bytes
+)
+
+// evidence is headerText of as much of a text's end as fits.
+func evidence(s string) string {
+	for n := maxEvidence; ; n = n * 3 / 4 {
+		if len(s) > n {
+			s = strings.ToValidUTF8(s[len(s)-n:], "")
+		}
+		if t := headerText(s); len(t) <= maxEvidence {
+			return t
+		}
+	}
+}
+
+// idOf gives a message's id. One that no program of ours made, and a letter
+// could not carry, stands for itself by its digest.
+func idOf(h nats.Header) string {
+	id := h.Get(event.HeaderMsgID)
+	if len(id) > maxID {
+		return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(id)))
+	}
+	return id
 }
 
 func encodeHeader(h nats.Header) ([]byte, error) { return json.Marshal(h) }

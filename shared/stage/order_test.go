@@ -135,3 +135,26 @@ func TestMessagesTakeTurns(t *testing.T) {
 		r.expect("most at once", r.worker.Most(), 1)
 	})
 }
+
+// TestTheSameEventAThousandTimes: each is acked at once as recorded already,
+// and the log holds one fact.
+func TestTheSameEventAThousandTimes(t *testing.T) {
+	world(t, func(r *rig) {
+		order := testkit.Fixed(testkit.Slot("1.tif"), "one", nil)
+		testkit.Publish(r, r.js, order)
+		r.start()
+		r.settled()
+		body := testkit.JSON(r, order)
+		for range 1000 { // raw: under its own id the broker drops it
+			testkit.PublishRaw(r, r.js, order.Subject(), nil, body)
+		}
+		r.once("1.tif")
+		r.expect("skips", r.log.Count("idempotent_skip"), 1000)
+		r.expect("acts", len(r.worker.Acts()), 1)
+		r.expect("facts", len(r.made()), 1)
+		r.expect("failed attempts", len(r.failed()), 0)
+		c, err := r.js.Consumer(r.Context(), event.StreamIngest, consumer)
+		testkit.OK(r, err)
+		r.expect("redelivered", c.CachedInfo().NumRedelivered, 0)
+	})
+}

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"colophon/shared/completed"
 	"colophon/shared/crash"
@@ -27,17 +26,24 @@ func (u *undecodable) Unwrap() error { return u.err }
 
 // receive settles one message: it is acked when done or when its dead letter
 // is stored, and let go when the stage stops.
-func (s *Stage[In, Out]) receive(ctx context.Context, msg jetstream.Msg, p *permit) {
-	defer p.drop()
-	d := &delivery{msg: msg, permit: p}
+func (s *Stage[In, Out]) receive(ctx context.Context, d *delivery) {
+	defer d.permit.drop()
+	defer s.lot.ended(d)
 	var err error
-	if d.meta, err = msg.Metadata(); err != nil {
-		s.Log.Error("message_without_metadata", slog.String("subject", msg.Subject()), slog.Any("error", err))
+	if d.meta, err = d.msg.Metadata(); err != nil {
+		s.Log.Error("message_without_metadata", slog.String("subject", d.msg.Subject()), slog.Any("error", err))
 		return
 	}
-	d.origin = fmt.Sprintf("%s-%d", d.meta.Stream, d.meta.Sequence.Stream)
+	d.origin = originOf(d.meta)
+	if parked, err := s.isParked(d); err != nil {
+		s.settle(ctx, d, err)
+		return
+	} else if parked { // the broker forgot the ack
+		s.ack(ctx, d)
+		return
+	}
 	key := flying{d.origin, d.meta.Timestamp.UnixNano()}
-	if !s.flight.enter(key, msg) {
+	if !s.flight.enter(key, d.msg) {
 		return // a redelivery of what this process still works on joins that work
 	}
 	defer s.flight.leave(key)
@@ -66,7 +72,7 @@ var errNotFinished = errors.New("stage: not the origin of a dead letter")
 // finished looks whether the message is the origin of a dead letter: then that
 // letter is published again, and the message is done.
 func (s *Stage[In, Out]) finished(ctx context.Context, d *delivery) error {
-	o, ok, err := s.Completed.DeadOrigin(d.origin, d.meta.Timestamp.UTC(), d.msg.Headers().Get(event.HeaderMsgID))
+	o, ok, err := s.Completed.DeadOrigin(d.origin, d.meta.Timestamp.UTC(), idOf(d.msg.Headers()))
 	if err != nil {
 		return err
 	}
@@ -101,9 +107,17 @@ func (d *delivery) recall(h nats.Header) {
 func (s *Stage[In, Out]) settle(ctx context.Context, d *delivery, err error) {
 	var spent *exhausted
 	var unreadable *undecodable
+	var place *parking
+	var over *takenOver
 	switch {
 	case err == nil:
 		return
+	case errors.As(err, &over): // whoever told of it settles it
+		return
+	case errors.As(err, &place):
+		if s.stop.Err() == nil {
+			err = s.park(ctx, d, place.name)
+		}
 	case errors.As(err, &spent):
 		err = s.deadLetter(ctx, d, spent.fault)
 	case errors.As(err, &unreadable):
@@ -165,10 +179,10 @@ func (s *Stage[In, Out]) deadLetter(ctx context.Context, d *delivery, f *fault.E
 	set(event.HeaderAttempts, strconv.Itoa(d.spent))
 	set(event.HeaderClass, string(f.Class()))
 	set(event.HeaderCode, string(f.Code))
-	set(event.HeaderMessage, headerText(f.Message))
-	set(event.HeaderDetail, headerText(f.Detail))
+	set(event.HeaderMessage, evidence(f.Message))
+	set(event.HeaderDetail, evidence(f.Detail))
 	set(event.HeaderOrigin, d.origin)
-	set(event.HeaderOriginID, d.msg.Headers().Get(event.HeaderMsgID))
+	set(event.HeaderOriginID, idOf(d.msg.Headers()))
 	set(event.HeaderOriginAt, d.meta.Timestamp.UTC().Format(time.RFC3339Nano))
 	set(event.HeaderOriginSub, d.msg.Subject())
 	return s.letter(ctx, d, h)
@@ -178,7 +192,8 @@ func (s *Stage[In, Out]) deadLetter(ctx context.Context, d *delivery, f *fault.E
 // behind the publish finds the letter in the store or the stream, or writes it
 // again under the same id.
 func (s *Stage[In, Out]) letter(ctx context.Context, d *delivery, h nats.Header) error {
-	if err := s.publishMsg(ctx, &nats.Msg{Subject: event.DeadLetterSubject(s.Service), Header: h, Data: d.msg.Data()}); err != nil {
+	ack, err := s.publishMsg(ctx, &nats.Msg{Subject: event.DeadLetterSubject(s.Service), Header: h, Data: d.msg.Data()})
+	if err != nil {
 		return err
 	}
 	crash.At(s.Service + ".after-dead-letter")
@@ -186,6 +201,7 @@ func (s *Stage[In, Out]) letter(ctx context.Context, d *delivery, h nats.Header)
 	if err != nil {
 		return err
 	}
+	dead.Origin.Letter = ack.Sequence
 	if err := s.Completed.SetDead(dead); err != nil {
 		return err
 	}
@@ -228,7 +244,7 @@ func DeadOf(h nats.Header) (completed.Dead, error) {
 	}
 	return completed.Dead{
 		Origin: completed.Origin{
-			Name: h.Get(event.HeaderOrigin), Stored: at, MsgID: h.Get(event.HeaderOriginID), LetterID: h.Get(event.HeaderMsgID), Header: header,
+			Name: h.Get(event.HeaderOrigin), Stored: at, MsgID: h.Get(event.HeaderOriginID), LetterID: firstID(h.Get(event.HeaderMsgID)), Header: header,
 		},
 		Operations: ops, Slot: slot, Pass: pass,
 	}, nil

@@ -3,12 +3,14 @@ package stage_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"colophon/shared/event"
 	"colophon/shared/fault"
+	"colophon/shared/retry"
 	"colophon/shared/testkit"
 )
 
@@ -53,6 +55,45 @@ func TestTransientFaultsAreRetriedExactly(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestDelaysWithJitter are inside the formula's bounds, as the log tells them:
+// min(max, initial·base^(n−1)) up to one initial delay more.
+func TestDelaysWithJitter(t *testing.T) {
+	world(t, func(r *rig) {
+		p := retry.Default()
+		p.MaxAttempts, p.InitialDelay, p.MaxDelay, p.ExpBase = 5, retry.Duration(7*time.Second), retry.Duration(20*time.Second), 1.5
+		policy, _ := p.Canonical()
+		r.failTimes(100)
+		for i := range 5 {
+			r.send(fmt.Sprint(i), fmt.Sprint(i), policy)
+		}
+		r.start()
+		r.settled()
+		bySlot := map[event.Slot][]event.AttemptFailed{}
+		for _, f := range r.failed() {
+			bySlot[f.Slot] = append(bySlot[f.Slot], f)
+		}
+		r.expect("slots", len(bySlot), 5)
+		delays := map[time.Duration]bool{}
+		for slot, failed := range bySlot {
+			r.expect("attempts of "+slot.String(), len(failed), 5)
+			for i, f := range failed[:4] {
+				least := min(20*time.Second, time.Duration(7e9*math.Pow(1.5, float64(i))))
+				wait := failed[i+1].Started.Sub(f.Ended)
+				if wait < least || wait > least+7*time.Second+50*time.Millisecond {
+					r.Errorf("attempt %d of %s came after %v, want %v and up to 7s more", i+2, slot, wait, least)
+				}
+				if failed[i+1].Started.Before(f.NotBefore) {
+					r.Errorf("attempt %d of %s came before its time", i+2, slot)
+				}
+				delays[wait-least] = true
+			}
+		}
+		if len(delays) < 15 {
+			r.Errorf("20 delays have %d different random terms", len(delays))
+		}
+	})
 }
 
 func TestARetryThatSucceeds(t *testing.T) {

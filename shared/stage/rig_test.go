@@ -33,10 +33,13 @@ type rig struct {
 	log    *testkit.Logbook
 	faults *testkit.Faults // between the stage and what it calls
 	config stage.Config
+	wrap   func(stage.Completed) stage.Completed // of the memory; nil: as it is
 
-	stage *stage.Stage[event.FrameFixed, event.Derived]
-	end   context.CancelFunc
-	ended chan error
+	registry *prometheus.Registry
+	metrics  *stage.Metrics
+	stage    *stage.Stage[event.FrameFixed, event.Derived]
+	end      context.CancelFunc
+	ended    chan error
 }
 
 // world runs a test in virtual time, on a real broker.
@@ -97,8 +100,13 @@ func (r *rig) start() { r.startWith(r.worker) }
 func (r *rig) startWith(w stage.Worker[event.FrameFixed, event.Derived]) {
 	r.Helper()
 	c := r.config
-	c.Log, c.Metrics = r.log.Logger(), stage.NewMetrics(prometheus.NewRegistry())
+	r.registry = prometheus.NewRegistry()
+	r.metrics = stage.NewMetrics(r.registry)
+	c.Log, c.Metrics = r.log.Logger(), r.metrics
 	c.JS, c.Completed = r.faults.JetStream(r.js), r.faults.Completed(r.disk.Set)
+	if r.wrap != nil {
+		c.Completed = r.wrap(c.Completed)
+	}
 	r.stage = stage.New(c, w)
 	var ctx context.Context
 	ctx, r.end = context.WithCancel(context.Background())
@@ -188,11 +196,29 @@ func (r *rig) expect(what string, got, want any) {
 	}
 }
 
+// gauges gives a metric's values by one of its labels.
+func (r *rig) gauges(name, label string) map[string]float64 {
+	r.Helper()
+	families, err := r.registry.Gather()
+	testkit.OK(r, err)
+	out := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			for _, l := range m.Label {
+				if f.GetName() == name && l.GetName() == label {
+					out[l.GetValue()] = m.Gauge.GetValue()
+				}
+			}
+		}
+	}
+	return out
+}
+
 // calls lists what the stage called, without pulls and heartbeats.
 func (r *rig) calls() string {
 	var out []string
 	for _, c := range r.faults.Calls() {
-		if !strings.HasPrefix(c, "fetch") && c != "in-progress" {
+		if !strings.HasPrefix(c, "fetch") && c != "in-progress" && c != "attempt read" {
 			out = append(out, strings.TrimPrefix(c, "publish ingest."))
 		}
 	}

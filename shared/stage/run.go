@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -29,6 +30,7 @@ func (s *Stage[In, Out]) Run(ctx context.Context) error {
 		}
 		return err
 	}
+	defer s.Metrics.watch(s.breakers)()
 	work, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	g, ctx := errgroup.WithContext(ctx)
@@ -49,8 +51,14 @@ func (s *Stage[In, Out]) Run(ctx context.Context) error {
 		beat, rest := context.WithCancel(work)
 		defer rest()
 		go s.flight.beat(beat)
+		attended := make(chan struct{})
+		go func() {
+			defer close(attended)
+			s.attend(ctx, work)
+		}()
 		err := s.pull(ctx, work)
 		stop() // nothing waits any longer
+		<-attended
 		grace := time.AfterFunc(s.Grace, end)
 		defer grace.Stop()
 		s.wg.Wait()
@@ -126,13 +134,19 @@ func (s *Stage[In, Out]) fetch(ctx, work context.Context, cons jetstream.Consume
 		return err
 	}
 	for m := range batch.Messages() {
-		p := s.permits.arrived()
-		s.wg.Go(func() { s.receive(work, m, p) })
+		d := &delivery{msg: m, permit: s.permits.arrived(), since: time.Now().UTC()}
+		s.wg.Go(func() { s.receive(work, d) })
 	}
 	if err := batch.Error(); err != nil && !errors.Is(err, jetstream.ErrNoMessages) {
 		return err
 	}
 	return nil
+}
+
+// says lists the subjects of the facts that this stage remembers, and can say
+// again.
+func (s *Stage[In, Out]) says() []string {
+	return append(slices.Clone(s.Own), event.SubjectAttemptFailed)
 }
 
 // own follows this stage's facts: completions and attempts of this process are
@@ -141,10 +155,10 @@ func (s *Stage[In, Out]) fetch(ctx, work context.Context, cons jetstream.Consume
 // healed.
 func (s *Stage[In, Out]) own() *topology.Follower {
 	name := "own:" + s.Consumer
-	filters := append(slices.Clone(s.Own), event.SubjectAttemptFailed)
+	filters := s.says()
 	var lacks *healing
 	return &topology.Follower{
-		JS: s.JS, Stream: event.StreamIngest, Filters: filters, Log: s.Log,
+		JS: s.JS, Stream: event.StreamIngest, Filters: append(slices.Clone(filters), event.SubjectOp+"."+event.OpReleased, event.SubjectOp+"."+event.OpHole), Log: s.Log,
 		Position: func() (completed.Position, error) { return s.Completed.Position(name) },
 		RolledBack: func(ctx context.Context, was completed.Position) error {
 			lacks = newHealing(filters)
@@ -160,16 +174,28 @@ func (s *Stage[In, Out]) own() *topology.Follower {
 			}
 			return err
 		},
-		Handle: func(_ context.Context, batch []topology.Message) error {
+		Handle: func(ctx context.Context, batch []topology.Message) error {
 			var done []completed.Completion
+			holes := map[string]*hole{}
 			for _, m := range batch {
 				lacks.saw(m.MsgID)
+				if h := holeOf(m); h != nil {
+					holes[h.stream] = holes[h.stream].with(h)
+					continue
+				}
 				c, err := s.learn(m)
 				if err != nil {
 					return err
 				}
 				if c != nil {
 					done = append(done, *c)
+				}
+			}
+			// Before the position passes the facts that tell of them: a crash comes
+			// back here.
+			for _, h := range holes {
+				if err := s.mend(ctx, h); err != nil {
+					return err
 				}
 			}
 			return s.Completed.Learn(name, done, nil, batch[len(batch)-1].Position)
@@ -179,15 +205,19 @@ func (s *Stage[In, Out]) own() *topology.Follower {
 
 func (s *Stage[In, Out]) learn(m topology.Message) (*completed.Completion, error) {
 	f, err := event.DecodeFact(m.Subject, m.Data)
-	if errors.Is(err, event.ErrUnknownSchema) { // of a newer version: refused, not guessed at
+	operational := strings.HasPrefix(m.Subject, event.SubjectOp+".") // tells what others do: nothing here rests on it
+	if errors.Is(err, event.ErrUnknownSchema) && !operational {      // of a newer version: refused, not guessed at
 		return nil, fmt.Errorf("stage: own fact %d of the log: %w", m.Sequence, err)
 	}
 	if err != nil { // no fact: somebody published by hand, and the log keeps it for good
 		s.Log.Error("unreadable_fact", slog.Uint64("sequence", m.Sequence), slog.String("decision", "passed over"), slog.Any("error", err))
 		return nil, nil
 	}
-	c := &completed.Completion{Fact: completed.Fact{ID: m.MsgID, Subject: m.Subject, Data: m.Data}}
-	if failed, ok := f.(event.AttemptFailed); ok {
+	if op, ok := f.(event.OpFact); ok && op.Kind != event.OpDeviceFault {
+		return s.learnRelease(op), nil
+	}
+	c := &completed.Completion{Fact: completed.Fact{ID: firstID(m.MsgID), Subject: m.Subject, Data: m.Data}}
+	if failed, ok := f.(event.AttemptFailed); ok && failed.Report == "" { // a reported one is no attempt of a stage
 		if failed.Service != s.Service || failed.Frame == "" {
 			return nil, nil
 		}
@@ -230,18 +260,34 @@ func endedOf(f event.AttemptFailed, fact completed.Fact) completed.Ended {
 // dead follows the dead letters of this service.
 func (s *Stage[In, Out]) dead() *topology.Follower {
 	name := "dead:" + s.Consumer
+	var lacks *healing
 	return &topology.Follower{
 		JS: s.JS, Stream: event.StreamDeadLetter, Filters: []string{event.DeadLetterSubject(s.Service)}, Log: s.Log,
-		Position:   func() (completed.Position, error) { return s.Completed.Position(name) },
-		RolledBack: s.rolledBack(event.StreamDeadLetter),
+		Position: func() (completed.Position, error) { return s.Completed.Position(name) },
+		RolledBack: func(ctx context.Context, was completed.Position) error {
+			lacks = newHealing(nil)
+			return s.rolledBack(event.StreamDeadLetter)(ctx, was)
+		},
+		CaughtUp: func(ctx context.Context) error {
+			if lacks == nil {
+				return nil
+			}
+			err := s.healLetters(ctx, lacks, nil)
+			if err == nil {
+				lacks = nil
+			}
+			return err
+		},
 		Handle: func(_ context.Context, batch []topology.Message) error {
 			var dead []completed.Dead
 			for _, m := range batch {
+				lacks.saw(m.MsgID)
 				d, err := DeadOf(m.Header)
 				if err != nil {
 					s.Log.Error("foreign_dead_letter", slog.Uint64("sequence", m.Sequence), slog.Any("error", err))
 					continue
 				}
+				d.Origin.Letter = m.Sequence
 				dead = append(dead, d)
 			}
 			return s.Completed.Learn(name, nil, dead, batch[len(batch)-1].Position)

@@ -16,7 +16,7 @@ import (
 )
 
 // TestRandomSchedules submits, crashes, cuts the power, loses disks, lets the
-// window expire, poisons, replays and repairs, in an order drawn from a seed,
+// window expire, poisons, holds back and parks, replays and repairs, in an order drawn from a seed,
 // and judges the streams at rest. COLOPHON_SEED runs one seed, COLOPHON_SOAK
 // many.
 func TestRandomSchedules(t *testing.T) {
@@ -54,11 +54,24 @@ type schedule struct {
 	broken map[event.Digest]string // how an act on a content ends: "", poison, flaky, killer, full
 	dying  chan struct{}           // a killer was acted on
 	done   map[event.Digest]int    // acts that succeeded
+
+	doors     *doors          // some contents are held back behind one
+	forgotten map[string]bool // origins that were parked on a lost disk
 }
 
 func (s *schedule) run() {
 	s.config.Grace = time.Millisecond
 	s.config.Concurrency = 1 + s.rng.IntN(3)
+	if s.rng.IntN(2) == 0 {
+		s.doors = s.hold(1+s.rng.IntN(2), 2+s.rng.IntN(3)) // so few that delays and turns are parked too
+		s.worker.Held, s.worker.Hold = s.held, func(ctx context.Context, in event.FrameFixed) error { return s.doors.wait(ctx, door(in)) }
+		for _, d := range "abcdefgh" {
+			if s.rng.IntN(2) == 0 {
+				close(s.doors.of(string(d)))
+			}
+		}
+	}
+	s.forgotten = map[string]bool{}
 	s.done = map[event.Digest]int{}
 	s.dying = make(chan struct{}, 100)
 	s.worker.Script = s.act
@@ -72,6 +85,28 @@ func (s *schedule) run() {
 	s.repairAll()
 	s.rest()
 	s.judge(true)
+}
+
+// door is one of eight, by content.
+func door(in event.FrameFixed) string { return string(rune('a' + in.Digest[0]%8)) }
+
+func (s *schedule) held(in event.FrameFixed) string {
+	if s.doors.shut(door(in)) {
+		return "door " + door(in)
+	}
+	return ""
+}
+
+// openDoors opens every door.
+func (s *schedule) openDoors() {
+	if s.doors == nil {
+		return
+	}
+	for _, d := range "abcdefgh" {
+		if s.doors.shut(string(d)) {
+			close(s.doors.of(string(d)))
+		}
+	}
 }
 
 func (s *schedule) act(ctx context.Context, in event.FrameFixed, w event.Work) error {
@@ -162,7 +197,13 @@ func (s *schedule) recover() {
 		s.some.count("lost disk")
 	}
 	s.crash()
+	if n := s.parked(); n > 0 {
+		s.some.count("parked over a crash")
+	}
 	if after != s.disk {
+		if after.Set != nil && s.lost(after) {
+			s.resend()
+		}
 		s.disk.Close()
 		s.disk = after
 	}
@@ -173,12 +214,35 @@ func (s *schedule) recover() {
 	s.start()
 }
 
+// lost reports whether a disk knows nothing of what was parked on this one.
+func (s *schedule) lost(after *testkit.Disk) bool {
+	n, err := after.Set.CountParked(consumer)
+	testkit.OK(s, err)
+	return n == 0 && s.parked() > 0
+}
+
+// resend does what capture's reconcile loop does about messages that nobody
+// holds any more.
+func (s *schedule) resend() {
+	names, err := s.disk.Set.ParkedFor(consumer, "", 1000)
+	testkit.OK(s, err)
+	for _, name := range names {
+		parked, err := s.disk.Set.Parked(consumer, name, 0, 1000)
+		testkit.OK(s, err)
+		for _, p := range parked {
+			s.forgotten[p.Origin] = true
+			testkit.PublishRaw(s, s.js, p.Subject, nil, p.Data)
+		}
+	}
+}
+
 // rest waits until every message is acked, through whatever crashes are armed.
 func (s *schedule) rest() {
 	s.faults.Set(nil, nil) // a call that is under way may still crash: recover looks
+	s.openDoors()
 	testkit.EventuallyWithin(s, 3*time.Hour, "every message is acked", func() bool {
 		s.recover()
-		return testkit.Unfinished(s, s.js, event.StreamIngest, consumer) == 0
+		return testkit.Unfinished(s, s.js, event.StreamIngest, consumer) == 0 && s.parked() == 0
 	})
 }
 

@@ -8,6 +8,7 @@
 package stage
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,6 +24,9 @@ import (
 	"colophon/shared/crash"
 	"colophon/shared/event"
 	"colophon/shared/fault"
+	"colophon/shared/retry"
+	"colophon/shared/schema"
+	"colophon/shared/topology"
 )
 
 // Worker is what one service does to one message, without messages: In is
@@ -57,38 +61,6 @@ type Worker[In, Out any] interface {
 	Probe(ctx context.Context, deep bool) error
 }
 
-// Waiter is a [Worker] with messages that must wait for something else, such
-// as a declaration: Wait returns nil when the message may go on. A waiting
-// message holds no work slot.
-type Waiter[In any] interface {
-	Wait(ctx context.Context, in In) error
-}
-
-// Doubter is a [Worker] whose recorded result may have lost its bytes: Still
-// reports whether a hit can be believed.
-type Doubter[In, Out any] interface {
-	Still(ctx context.Context, in In, out Out, w event.Work) (bool, error)
-}
-
-// Serial is a [Worker] with keys that touch one thing, such as the revisions of
-// one slot: messages of equal turns are worked one after the other, from check
-// to record, whatever their keys.
-type Serial[In any] interface {
-	Turn(in In) string
-}
-
-// Dependent is a [Worker] whose act leans on something that can be away and
-// come back, such as a device or an endpoint. Depends names it, "" for nothing;
-// a breaker guards each name.
-type Dependent[In any] interface {
-	Depends(in In) string
-}
-
-// Chooser is a [Worker] that leaves some messages alone.
-type Chooser[In any] interface {
-	Wants(in In) bool
-}
-
 // Completed is the durable memory that a stage needs; see
 // colophon/shared/completed for what each call promises.
 type Completed interface {
@@ -102,7 +74,15 @@ type Completed interface {
 	DeadPass(operation, slot string) (int, error)
 	Next(name string) (uint64, error)
 	Incarnation() (string, error)
+	Fact(id string) (completed.Fact, bool, error)
 	Facts(yield func(completed.Fact) error) error
+	Letters(yield func(completed.Origin) error) error
+	Park(completed.Parked) error
+	Unpark(completed.Parked) error
+	IsParked(queue, origin string, stored time.Time, msgID string) (bool, error)
+	Parked(queue, name string, after uint64, n int) ([]completed.Parked, error)
+	ParkedFor(queue, after string, n int) ([]string, error)
+	CountParked(queue string) (int, error)
 	Position(name string) (completed.Position, error)
 	Learn(follower string, done []completed.Completion, dead []completed.Dead, pos completed.Position) error
 }
@@ -118,6 +98,8 @@ type Config struct {
 	Concurrency int           // messages in act at once
 	Grace       time.Duration // for work that runs when a stop comes
 	ProbeEvery  time.Duration // while halted
+	HoldEach    int           // messages that wait in memory for one thing; 0: 1,000
+	HoldAll     int           // messages that wait in memory; 0: 10,000
 	Log         *slog.Logger
 	JS          jetstream.JetStream
 	Completed   Completed
@@ -129,13 +111,15 @@ type Stage[In, Out any] struct {
 	Config
 	Worker Worker[In, Out]
 
-	log     *Log
-	gate    *gate
-	permits *permits
-	running keyed
-	flight  flight
-	wg      sync.WaitGroup
-	stop    context.Context // ends when the stage stops: no wait outlives it, work that runs has a grace
+	log      *Log
+	gate     *gate
+	permits  *permits
+	running  keyed
+	flight   flight
+	lot      *lot
+	wg       sync.WaitGroup
+	breakers *retry.Breakers
+	stop     context.Context // ends when the stage stops: no wait outlives it, work that runs has a grace
 }
 
 // New makes a stage; [Stage.Run] starts it.
@@ -147,9 +131,12 @@ func New[In, Out any](c Config, w Worker[In, Out]) *Stage[In, Out] {
 	if c.ProbeEvery == 0 {
 		c.ProbeEvery = 2 * time.Second
 	}
+	c.HoldEach, c.HoldAll = cmp.Or(c.HoldEach, 1000), cmp.Or(c.HoldAll, topology.MaxAckPending/2)
 	s := &Stage[In, Out]{Config: c, Worker: w, permits: newPermits(c.Concurrency)}
 	s.gate = newGate(c.Metrics.halted(c.Consumer))
 	s.log = NewLog(c.JS, c.Log)
+	s.lot = newLot(c)
+	s.breakers = retry.NewBreakers(c.Metrics.breaker(c.Consumer))
 	return s
 }
 
@@ -162,6 +149,12 @@ type delivery struct {
 	work   event.Work // once decoded
 	key    event.Key
 	spent  int // attempts of a pass that failed
+
+	since  time.Time         // when it began to wait
+	place  string            // what it waits for, while it does
+	parked *completed.Parked // where it comes from the set
+	scout  bool              // it came without a place, to look whether the wait is over
+	gone   bool              // from the set, or from where it was there
 }
 
 // attemptKey names the attempts of this message's work: those of other bytes
@@ -177,9 +170,12 @@ func attemptKey(op event.Operation, digest event.Digest, slot event.Slot, pass i
 // handle is the order. It returns nil when the message is acked; its one
 // caller, receive, turns an error into a dead letter or lets go.
 func (s *Stage[In, Out]) handle(ctx context.Context, d *delivery) error {
+	if err := schema.Check(d.msg.Subject(), d.msg.Data()); err != nil { // what came from outside; a fact, when it cannot be read
+		return &undecodable{err}
+	}
 	in, err := s.Worker.Decode(d.msg.Subject(), d.msg.Headers(), d.msg.Data()) // decode
 	if err != nil {
-		return &undecodable{err}
+		return &undecodable{schema.Explain(d.msg.Subject(), d.msg.Data(), err)}
 	}
 	if c, ok := s.Worker.(Chooser[In]); ok && !c.Wants(in) {
 		return d.msg.Ack()
@@ -193,7 +189,12 @@ func (s *Stage[In, Out]) handle(ctx context.Context, d *delivery) error {
 			return err
 		}
 	}
-	unlock, err := s.running.lock(s.stop, s.turn(in, d), d.permit) // one works, the others wait for its result
+	turn := s.turn(in, d)
+	unlock, err := s.running.lock(s.stop, turn, func() error { // one works, the others wait for its result
+		d.permit.drop()
+		return s.lot.enter(d, "turn "+turn, s.HoldAll)
+	})
+	s.lot.leave(d)
 	if err != nil {
 		return err
 	}
@@ -215,10 +216,10 @@ func (s *Stage[In, Out]) handle(ctx context.Context, d *delivery) error {
 		d.work.Digest = w.Digest
 	}
 	fact, err := s.log.Encode(said)
-	if err != nil {
-		return err
+	if err == nil {
+		err = s.publish(ctx, fact) // publish: returns once stored
 	}
-	if err := s.publish(ctx, fact); err != nil { // publish: returns once stored
+	if err != nil {
 		return s.refused(ctx, d, err)
 	}
 	crash.At(s.Service + ".after-publish")
@@ -277,7 +278,17 @@ func (s *Stage[In, Out]) work(in In, d *delivery) (event.Work, error) {
 // that ends the wait ends the pass: nothing was attempted.
 func (s *Stage[In, Out]) wait(w Waiter[In], in In, d *delivery) error {
 	d.permit.drop()
-	err := w.Wait(s.stop, in)
+	name, err := w.Waits(in)
+	if err != nil {
+		return err
+	}
+	if name != "" {
+		if err := s.lot.enter(d, name, s.HoldEach); err != nil {
+			return err
+		}
+		defer s.lot.leave(d)
+	}
+	err = w.Wait(s.stop, in, d.since)
 	var f *fault.Error
 	if errors.As(err, &f) {
 		return &exhausted{f}

@@ -51,9 +51,13 @@ func (s *Store) Free() (uint64, error) {
 	return st.Bavail * uint64(st.Bsize), nil
 }
 
-// CheckSpace is [ErrFull] when free space is below the low-water mark. The
-// mark comes before anything breaks: call it before taking work.
+// CheckSpace is [ErrFull] when free space is below the low-water mark, and
+// [ErrUnavailable] when the archive is no longer at its path. The mark comes
+// before anything breaks: call it before taking work.
 func (s *Store) CheckSpace() error {
+	if s.vanished() {
+		return &Error{Op: "check", Key: s.path, Kind: ErrUnavailable, Err: errVanished}
+	}
 	free, err := s.Free()
 	if err != nil {
 		return err

@@ -51,6 +51,19 @@ func TestLowWater(t *testing.T) {
 	if err := newStore(t, WithLowWater(1<<62)).CheckSpace(); !errors.Is(err, ErrFull) {
 		t.Errorf("below the mark: %v", err)
 	}
+	gone := newStore(t, WithLowWater(1))
+	if err := os.Rename(gone.Path(), gone.Path()+" away"); err != nil {
+		t.Fatal(err)
+	}
+	if err := gone.CheckSpace(); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("an archive that is gone: %v", err)
+	}
+	if err := os.Rename(gone.Path()+" away", gone.Path()); err != nil {
+		t.Fatal(err)
+	}
+	if err := gone.CheckSpace(); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestFullDisk fills a real file system of 1 MiB. It must name the fault, leave

@@ -37,6 +37,9 @@ func (f *Faults) Kill() {
 	f.killed = true
 }
 
+// Killed reports whether it was killed.
+func (f *Faults) Killed() bool { return f.dead() != nil }
+
 func (f *Faults) dead() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -111,7 +114,15 @@ type memory interface {
 	DeadPass(operation, slot string) (int, error)
 	Next(name string) (uint64, error)
 	Incarnation() (string, error)
+	Fact(id string) (completed.Fact, bool, error)
 	Facts(yield func(completed.Fact) error) error
+	Letters(yield func(completed.Origin) error) error
+	Park(completed.Parked) error
+	Unpark(completed.Parked) error
+	IsParked(queue, origin string, stored time.Time, msgID string) (bool, error)
+	Parked(queue, name string, after uint64, n int) ([]completed.Parked, error)
+	ParkedFor(queue, after string, n int) ([]string, error)
+	CountParked(queue string) (int, error)
 	Position(name string) (completed.Position, error)
 	Learn(follower string, done []completed.Completion, dead []completed.Dead, pos completed.Position) error
 }
@@ -147,6 +158,25 @@ func (m *Memory) SetAttempt(key string, a completed.Attempt) error {
 // SetDead is a call that may fail to order.
 func (m *Memory) SetDead(d completed.Dead) error {
 	return m.f.call("dead", func() error { return m.memory.SetDead(d) })
+}
+
+// Attempt is a call that may fail to order.
+func (m *Memory) Attempt(key string) (a completed.Attempt, err error) {
+	err = m.f.call("attempt read", func() error {
+		a, err = m.memory.Attempt(key)
+		return err
+	})
+	return a, err
+}
+
+// Park is a call that may fail to order.
+func (m *Memory) Park(p completed.Parked) error {
+	return m.f.call("park", func() error { return m.memory.Park(p) })
+}
+
+// Unpark is a call that may fail to order.
+func (m *Memory) Unpark(p completed.Parked) error {
+	return m.f.call("unpark", func() error { return m.memory.Unpark(p) })
 }
 
 // Learn is refused once killed: what a dead process read is not stored.

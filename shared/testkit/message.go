@@ -14,6 +14,7 @@ import (
 
 	"colophon/shared/event"
 	"colophon/shared/retry"
+	"colophon/shared/schema"
 )
 
 // Digest is the SHA-256 of a text.
@@ -93,6 +94,7 @@ func (s Stored) Fact(tb testing.TB) event.Fact {
 	tb.Helper()
 	f, err := event.DecodeFact(s.Subject, s.Data)
 	OK(tb, err)
+	OK(tb, schema.Validate(schema.Of(s.Subject), s.Data)) // what tests make the line say, it may say
 	return f
 }
 

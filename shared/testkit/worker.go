@@ -26,6 +26,10 @@ type Deriver struct {
 	Finished func(in event.FrameFixed) error
 	// Hold is what a message waits for before it may go on; nil: nothing.
 	Hold func(ctx context.Context, in event.FrameFixed) error
+	// Held names what Hold waits for; nil: nothing that may be long in coming.
+	Held func(in event.FrameFixed) string
+	// On is what an act leans on; nil: nothing.
+	On func(in event.FrameFixed) string
 
 	mu   sync.Mutex
 	acts []Act
@@ -83,7 +87,7 @@ func (d *Deriver) Act(ctx context.Context, in event.FrameFixed, w event.Work) (e
 		}
 	}
 	return event.Derived{
-		Profile: d.Profile,
+		Profile: d.Profile, RecipeDigest: Digest(d.Profile),
 		Outputs: []event.Output{{Page: 1, Key: "derivatives/" + d.Profile + "/" + string(in.Digest), Digest: Digest(string(in.Digest))}},
 	}, nil
 }
@@ -132,8 +136,24 @@ func (d *Deriver) Still(_ context.Context, in event.FrameFixed, _ event.Derived,
 	return true, nil
 }
 
+// Depends implements stage.Dependent.
+func (d *Deriver) Depends(in event.FrameFixed) string {
+	if d.On != nil {
+		return d.On(in)
+	}
+	return ""
+}
+
+// Waits implements stage.Waiter.
+func (d *Deriver) Waits(in event.FrameFixed) (string, error) {
+	if d.Held != nil {
+		return d.Held(in), nil
+	}
+	return "", nil
+}
+
 // Wait implements stage.Waiter.
-func (d *Deriver) Wait(ctx context.Context, in event.FrameFixed) error {
+func (d *Deriver) Wait(ctx context.Context, in event.FrameFixed, _ time.Time) error {
 	if d.Hold != nil {
 		return d.Hold(ctx, in)
 	}
@@ -156,6 +176,13 @@ func (d *Deriver) ActsOn(slot event.Slot) int {
 		}
 	}
 	return n
+}
+
+// Busy tells how many acts run now.
+func (d *Deriver) Busy() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.busy
 }
 
 // Most tells how many acts ran at once at most.

@@ -146,10 +146,14 @@ func (f *Follower) session(ctx context.Context) error {
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	cons, err := f.JS.CreateConsumer(ctx, f.Stream, jetstream.ConsumerConfig{
+	config := jetstream.ConsumerConfig{
 		AckPolicy: jetstream.AckNonePolicy, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from,
 		FilterSubjects: f.Filters, InactiveThreshold: followIdle, MemoryStorage: true, Replicas: 1,
-	})
+	}
+	if len(f.Filters) == 1 { // then it stands in the request's subject, where grants bind it
+		config.FilterSubject, config.FilterSubjects = f.Filters[0], nil
+	}
+	cons, err := f.JS.CreateConsumer(ctx, f.Stream, config)
 	if err != nil {
 		return err
 	}
@@ -176,11 +180,22 @@ func (f *Follower) session(ctx context.Context) error {
 		return err
 	}
 	defer consume.Stop()
-	return f.read(ctx, arrived, consume.Closed(), behind)
+	return f.read(ctx, cons, arrived, consume.Closed(), behind)
 }
 
-func (f *Follower) read(ctx context.Context, arrived <-chan jetstream.Msg, closed <-chan struct{}, behind uint64) error {
+// lookEvery is how often a follower that seems to be behind asks whether
+// anything is left: messages that cannot be read any more are counted as
+// pending, and never come.
+const lookEvery = time.Second
+
+func (f *Follower) read(ctx context.Context, cons jetstream.Consumer, arrived <-chan jetstream.Msg, closed <-chan struct{}, behind uint64) error {
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	handled := uint64(0)
 	for {
+		if behind == 0 {
+			look.Stop()
+		}
 		var batch []Message
 		add := func(m jetstream.Msg) error {
 			meta, err := m.Metadata()
@@ -198,6 +213,16 @@ func (f *Follower) read(ctx context.Context, arrived <-chan jetstream.Msg, close
 			return context.Cause(ctx)
 		case <-closed:
 			return errors.New("consumer closed")
+		case <-look.C:
+			info, err := cons.Info(ctx)
+			if err != nil || info.NumPending > 0 || info.Delivered.Consumer > handled {
+				continue
+			}
+			behind = 0
+			if err := f.caughtUp(ctx); err != nil {
+				return err
+			}
+			continue
 		case m := <-arrived:
 			if err := add(m); err != nil {
 				return err
@@ -220,6 +245,7 @@ func (f *Follower) read(ctx context.Context, arrived <-chan jetstream.Msg, close
 			}
 			return &handleError{err}
 		}
+		handled += uint64(len(batch))
 		if n := uint64(len(batch)); behind > n {
 			behind -= n
 		} else if behind > 0 {

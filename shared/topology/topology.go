@@ -22,6 +22,11 @@ const (
 	AckWait       = 5 * time.Second
 	MaxAckPending = 20_000
 	MaxMsgSize    = 256 << 10 // bytes, at the entrance
+	// The broker takes 1 MiB. A dead letter is a message of the log with up to
+	// 100 KiB of headers, so the log takes less; and a fact less than that, since
+	// a failed attempt repeats the work it speaks of, and has headers too.
+	MaxLogSize  = 576 << 10 // bytes of a message of the log, with its headers
+	MaxFactSize = 512 << 10 // bytes of a fact
 )
 
 // Sizes are byte limits; a full stream refuses, it never drops.
@@ -48,7 +53,7 @@ func Streams(s Sizes) []jetstream.StreamConfig {
 		return c
 	}
 	capture := mk(event.StreamCapture, "capture.>", "the only place gateways may publish", s.Capture, MaxMsgSize)
-	ingest := mk(event.StreamIngest, "ingest.>", "the log: every fact, for good", s.Ingest, -1)
+	ingest := mk(event.StreamIngest, "ingest.>", "the log: every fact, for good", s.Ingest, MaxLogSize)
 	ingest.DenyDelete, ingest.DenyPurge, ingest.AllowAtomicPublish = true, true, true
 	dead := mk(event.StreamDeadLetter, event.SubjectDeadLetter+".*", "what a service gave up on", s.DeadLetter, -1)
 	dispatch := mk(event.StreamDispatch, event.SubjectDispatch+".*", "frames asked of a device", s.Dispatch, MaxMsgSize)

@@ -10,12 +10,14 @@ import (
 	"colophon/shared/daemon"
 	"colophon/shared/stage"
 	"colophon/shared/storage"
+	"colophon/shared/topology"
 )
 
 type settings struct {
 	daemon.Base
 	Archive     string `help:"Folder of the archive." required:"" type:"path" env:"COLOPHON_ARCHIVE"`
 	State       string `help:"Folder of this service's database." required:"" type:"path" env:"COLOPHON_STATE"`
+	LowWaterMiB uint64 `name:"low-water-mib" help:"MiB of free space below which no work is taken; 0: the larger of 1 GiB and twice the largest master." default:"0" env:"COLOPHON_LOW_WATER_MIB"`
 	Concurrency int    `help:"Files read at once." default:"8" env:"COLOPHON_CONCURRENCY"`
 }
 
@@ -33,7 +35,7 @@ func main() {
 }
 
 func (s *settings) run(ctx context.Context, e daemon.Env) (err error) {
-	store, err := storage.Open(s.Archive)
+	store, err := storage.Open(s.Archive, storage.WithLowWater(s.LowWaterMiB<<20))
 	if err != nil {
 		return err
 	}
@@ -45,6 +47,7 @@ func (s *settings) run(ctx context.Context, e daemon.Env) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, svc.Close()) }()
+	e.Registry.MustRegister(topology.Lag(e.JS, topology.Hasher))
 	e.Health.Check("archive", store.CheckSpace)
 	e.Health.Check("work", svc.Health)
 	return svc.Run(ctx)

@@ -9,6 +9,7 @@ import (
 	"os"
 
 	"colophon/shared/daemon"
+	"colophon/shared/topology"
 
 	"colophon/services/quarantine"
 )
@@ -43,6 +44,7 @@ func (s *settings) run(ctx context.Context, e daemon.Env) error {
 	if err != nil {
 		return err
 	}
+	e.Registry.MustRegister(topology.Lag(e.JS, topology.Quarantine))
 	e.Health.Check("cases", q.Ready)
 	return q.Run(ctx)
 }

@@ -96,7 +96,7 @@ func (w writer) slot(work event.Work, e Entry, apply func(*slot, moment), ops ..
 	if work.Frame == "" {
 		return nil
 	}
-	m := moment{pass: max(work.Pass, e.Pass, 1), by: work.Requested, at: e.Stored}
+	m := moment{pass: max(work.Pass, e.Pass, 1), revision: work.Revision, by: work.Requested, at: e.Stored}
 	if e.By != nil {
 		m.by = e.By
 	}
@@ -124,7 +124,13 @@ func (w writer) touch(id string) error {
 }
 
 func (w writer) batch(f event.BatchFact, e Entry) error {
-	if err := setJSON(w.b, prefixDeclared+f.Batch.Encode(), e.Stored); err != nil {
+	key := prefixDeclared + f.Batch.Encode()
+	var b Batch
+	if _, err := getJSON(w.b, key, &b); err != nil {
+		return err
+	}
+	b.declare(f, e.Stored)
+	if err := setJSON(w.b, key, b); err != nil {
 		return err
 	}
 	return eachKey(w.b, prefixBatch+f.Batch.Encode()+"\x00", "", func(id string) (bool, error) {

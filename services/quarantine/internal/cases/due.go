@@ -11,12 +11,14 @@ const (
 	UnknownActor  = "unknown"
 	NoteRawReplay = "raw replay"
 	NoteRerun     = "re-run"
+	NoteImage     = "the image is faulty: "
 )
 
 // Due gives a case and the changes that the log demands of it by now, in
 // order, none when there is nothing to do: replayed, when a later pass began
-// without a recorded release; resolved, when the slot's operation is complete.
-// The answer is a function of the log alone.
+// without a recorded release; resolved, when the slot's operation is complete;
+// rescan-requested, when the opening says that the policy asks for it. The
+// answer is a function of the log alone.
 func (s *Store) Due(id string) (Record, []event.CaseFact, error) {
 	r, ok, err := s.Case(id)
 	if err != nil || !ok || r.Settled() {
@@ -39,17 +41,31 @@ func (s *Store) Due(id string) (Record, []event.CaseFact, error) {
 	if at, ok := sl.completeFor(r.Operation, r.Revision); ok {
 		out = append(out, resolved(last(r, out), at))
 	}
+	if len(out) == 0 && r.State == event.CaseOpened && r.Rescan {
+		by := event.Request{Actor: event.ActorPolicy, Note: NoteImage + r.Code}
+		out = append(out, Decided(r, event.CaseRescan, by, nextPass(r, sl), r.At))
+	}
 	return r, out, nil
 }
+
+// NextPass gives the pass that bytes scanned again come in: above every pass
+// of the slot, so that each stage behind takes them for a later one.
+func (s *Store) NextPass(r Record) (int, error) {
+	var sl slot
+	_, err := getJSON(s.db, prefixSlot+r.Slot.String(), &sl)
+	return nextPass(r, sl), err
+}
+
+func nextPass(r Record, sl slot) int { return max(r.Pass, sl.pass()) + 1 }
 
 // dueBatch: a case of a whole batch is resolved by the next declaration that
 // is accepted, or by convergence.
 func (s *Store) dueBatch(r Record) (Record, []event.CaseFact, error) {
-	var at time.Time
-	if _, err := getJSON(s.db, prefixDeclared+r.Batch.Encode(), &at); err != nil || !at.After(r.OpenedAt) {
+	b, err := s.Batch(r.Batch)
+	if err != nil || !b.At.After(r.OpenedAt) {
 		return r, nil, err
 	}
-	return r, []event.CaseFact{resolved(r.CaseFact, at)}, nil
+	return r, []event.CaseFact{resolved(r.CaseFact, b.At)}, nil
 }
 
 func last(r Record, changes []event.CaseFact) event.CaseFact {
@@ -61,21 +77,28 @@ func last(r Record, changes []event.CaseFact) event.CaseFact {
 
 // change begins the next change of a case.
 func change(c event.CaseFact, state string, at time.Time) event.CaseFact {
-	c.State, c.Number, c.Actor, c.Note, c.NextPass = state, c.Number+1, "", "", 0
+	c.State, c.Number, c.Actor, c.Note, c.NextPass, c.Rescan = state, c.Number+1, "", "", 0, false
 	if at.After(c.At) {
 		c.At = at
 	}
 	return c
 }
 
+// released: a later pass began. Who asked for it stands in its facts; where
+// nobody does, other bytes than those that failed answer the rescan that was
+// asked for, and the same bytes were sent by hand.
 func released(c event.CaseFact, op opState) event.CaseFact {
+	was := c
 	c = change(c, event.CaseReplayed, op.Begun)
 	c.NextPass, c.Actor, c.Note = op.Pass, UnknownActor, NoteRawReplay
-	if op.By != nil && op.By.Actor != "" {
+	switch {
+	case op.By != nil && op.By.Actor != "":
 		c.Actor, c.Note = op.By.Actor, op.By.Note
 		if c.Note == "" {
 			c.Note = NoteRerun
 		}
+	case was.State == event.CaseRescan && op.Revision > was.Revision:
+		c.Actor, c.Note = was.Actor, was.Note
 	}
 	return c
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -12,29 +13,43 @@ import (
 
 // summary is what filters look at; the indexes carry it, so that no case is
 // decoded only to be left out.
-type summary struct{ state, code, service, operation, batch string }
+type summary struct {
+	opened                                 time.Time
+	state, code, service, operation, batch string
+}
 
 func summarise(r Record) summary {
-	return summary{r.State, r.Code, r.Service, string(r.Operation), string(r.Batch)}
+	return summary{r.OpenedAt, r.State, r.Code, r.Service, string(r.Operation), string(r.Batch)}
 }
 
 func (m summary) encode() []byte {
-	return []byte(strings.Join([]string{m.state, m.code, m.service, m.operation, m.batch}, "\x00"))
+	opened := m.opened.UTC().Format(time.RFC3339Nano)
+	return []byte(strings.Join([]string{opened, m.state, m.code, m.service, m.operation, m.batch}, "\x00"))
 }
 
 func decodeSummary(data []byte) (summary, error) {
-	t := strings.SplitN(string(data), "\x00", 5) // a batch's name may hold anything: it stands last
-	if len(t) < 5 {
+	t := strings.SplitN(string(data), "\x00", 6) // a batch's name may hold anything: it stands last
+	if len(t) < 6 {
 		return summary{}, fmt.Errorf("cases: index value %q", data)
 	}
-	return summary{t[0], t[1], t[2], t[3], t[4]}, nil
+	opened, err := time.Parse(time.RFC3339Nano, t[0])
+	if err != nil {
+		return summary{}, fmt.Errorf("cases: index value %q: %w", data, err)
+	}
+	return summary{opened, t[1], t[2], t[3], t[4], t[5]}, nil
+}
+
+// Query is a request at a moment: ages are counted to it.
+type Query struct {
+	event.CaseRequest
+	Now time.Time
 }
 
 // Each calls yield with the id of every case that a request selects, in the
 // order of ids, behind the request's cursor. It stops when yield says so. Open
 // cases only, unless the request names a state or asks for all.
-func (s *Store) Each(q event.CaseRequest, yield func(id string) (more bool, err error)) error {
-	return each(s.db, index(q), q.After, func(id string, value []byte) (bool, error) {
+func (s *Store) Each(q Query, yield func(id string) (more bool, err error)) error {
+	return each(s.db, index(q.CaseRequest), q.After, func(id string, value []byte) (bool, error) {
 		m, err := decodeSummary(value)
 		if err != nil || !matches(q, id, m) {
 			return err == nil, err
@@ -56,7 +71,8 @@ func index(q event.CaseRequest) string {
 
 func onlyOpen(q event.CaseRequest) bool { return q.State == "" && !q.All }
 
-func matches(q event.CaseRequest, id string, m summary) bool {
+func matches(q Query, id string, m summary) bool {
+	age := event.Duration(q.Now.Sub(m.opened))
 	switch {
 	case q.ID != "" && q.ID != id,
 		q.Batch != "" && string(q.Batch) != m.batch,
@@ -64,14 +80,16 @@ func matches(q event.CaseRequest, id string, m summary) bool {
 		q.Service != "" && q.Service != m.service,
 		q.Operation != "" && string(q.Operation) != m.operation,
 		q.State != "" && q.State != m.state,
-		onlyOpen(q) && !isOpen(m.state):
+		q.OlderThan != 0 && age < q.OlderThan,
+		q.NewerThan != 0 && age >= q.NewerThan,
+		onlyOpen(q.CaseRequest) && !isOpen(m.state):
 		return false
 	}
 	return true
 }
 
 // Count gives how many cases a request selects, whatever its cursor.
-func (s *Store) Count(q event.CaseRequest) (int, error) {
+func (s *Store) Count(q Query) (int, error) {
 	q.After = ""
 	n := 0
 	err := s.Each(q, func(string) (bool, error) {

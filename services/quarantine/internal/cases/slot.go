@@ -17,9 +17,10 @@ type slot struct {
 
 // opState is one operation of a slot.
 type opState struct {
-	Pass     int            `json:"pass,omitempty"` // highest that its facts speak of
-	Begun    time.Time      `json:"begun,omitzero"` // stored time of the first fact of that pass
-	By       *event.Request `json:"by,omitempty"`   // who asked for that pass
+	Pass     int            `json:"pass,omitempty"`     // highest that its facts speak of
+	Begun    time.Time      `json:"begun,omitzero"`     // stored time of the first fact of that pass
+	Revision int            `json:"revision,omitempty"` // that the first fact of that pass speaks of
+	By       *event.Request `json:"by,omitempty"`       // who asked for that pass
 	Done     bool           `json:"done,omitempty"`
 	DoneAt   time.Time      `json:"done_at,omitzero"`
 	Declared event.Digest   `json:"declared,omitempty"` // digest that the last failure found declared
@@ -42,16 +43,26 @@ func (s *slot) get(o event.Operation) opState {
 	return opState{}
 }
 
+// pass is the highest pass that any fact of the slot speaks of.
+func (s *slot) pass() int {
+	n := 0
+	for _, op := range s.Ops {
+		n = max(n, op.Pass)
+	}
+	return n
+}
+
 // moment is where and for whom a fact was stored.
 type moment struct {
-	pass int // the larger of the body's and the header's
-	by   *event.Request
-	at   time.Time
+	pass     int // the larger of the body's and the header's
+	revision int
+	by       *event.Request
+	at       time.Time
 }
 
 func (o *opState) begin(m moment) {
 	if m.pass > o.Pass {
-		o.Pass, o.Begun, o.By = m.pass, m.at, m.by
+		o.Pass, o.Begun, o.Revision, o.By = m.pass, m.at, m.revision, m.by
 	}
 }
 

@@ -33,7 +33,7 @@ const (
 	prefixEvidence = "e/" // case id NUL pass NUL origin -> Evidence
 	prefixLetter   = "l/" // sequence in DEADLETTER -> case id
 	prefixSlot     = "s/" // slot -> slot
-	prefixDeclared = "t/" // batch -> time of its last batch fact
+	prefixDeclared = "t/" // batch -> Batch
 	prefixPosition = "p/" // follower -> completed.Position
 	prefixCounter  = "n/" // name -> number
 )
@@ -52,7 +52,7 @@ const (
 
 // format changes when facts are read differently: a store of another format
 // is thrown away and read again.
-const format = 1
+const format = 2
 
 // Options of [Open]. The zero value is what the service uses.
 type Options struct {

@@ -5,45 +5,6 @@ import (
 	"sync"
 )
 
-// news wakes those who wait for the store to move.
-type news struct {
-	mu sync.Mutex
-	ch chan struct{}
-}
-
-func (n *news) next() <-chan struct{} {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.ch == nil {
-		n.ch = make(chan struct{})
-	}
-	return n.ch
-}
-
-func (n *news) tell() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.ch != nil {
-		close(n.ch)
-		n.ch = nil
-	}
-}
-
-// until waits for a condition that only the store's moving can make true.
-func (n *news) until(ctx context.Context, holds func() (bool, error)) error {
-	for {
-		moved := n.next()
-		if ok, err := holds(); ok || err != nil {
-			return err
-		}
-		select {
-		case <-moved:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
 // dirty is the set of cases to look at.
 type dirty struct {
 	mu   sync.Mutex

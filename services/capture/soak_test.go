@@ -1,0 +1,5 @@
+//go:build soak
+
+package capture
+
+func init() { hostileFrames = 4000 }
