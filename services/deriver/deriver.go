@@ -46,12 +46,12 @@ type Config struct {
 	Instance    string
 	Version     string
 	Profiles    []string // that this instance makes
-	Concurrency int      // masters worked on at once
+	Concurrency int      // masters worked on at once, of all profiles together
 	Memory      int64    // bytes that all helpers together may take
 }
 
 // Missing tells which helper programs a machine lacks: nil when none.
-func Missing() error { return derive.Probe() }
+func Missing() error { return derive.Probe(profile.Recipe{}) }
 
 // Service is deriver at work.
 type Service struct {
@@ -70,7 +70,7 @@ func New(c Config) (*Service, error) {
 	if err := derive.Sweep(c.Scratch); err != nil {
 		return nil, fmt.Errorf("deriver: scratch: %w", err)
 	}
-	memory := semaphore.NewWeighted(c.Memory)
+	memory, cores := semaphore.NewWeighted(c.Memory), semaphore.NewWeighted(int64(max(c.Concurrency, 1)))
 	for _, name := range c.Profiles {
 		recipe, ok := profile.Named(name)
 		if !ok {
@@ -81,7 +81,7 @@ func New(c Config) (*Service, error) {
 			return nil, errors.Join(fmt.Errorf("deriver: %w", err), s.Close())
 		}
 		s.sets = append(s.sets, set)
-		m, err := newMaker(s, recipe, set, memory)
+		m, err := newMaker(s, recipe, set, memory, cores)
 		if err != nil {
 			return nil, errors.Join(err, s.Close())
 		}

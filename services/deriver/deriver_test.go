@@ -25,8 +25,10 @@ type place struct {
 	*testing.T
 	dir, state, scratch string
 	store               *storage.Store
+	broker              *testkit.Broker
 	js                  jetstream.JetStream
 	log                 *testkit.Logbook
+	profiles            []string // jp2 alone, if there are none
 	svc                 *Service
 	end                 context.CancelFunc
 	ended               chan error
@@ -37,7 +39,7 @@ func newPlace(t *testing.T) *place {
 	t.Parallel()
 	dir := t.TempDir()
 	p := &place{T: t, dir: filepath.Join(dir, "archive"), state: filepath.Join(dir, "state"), scratch: filepath.Join(dir, "scratch"), log: &testkit.Logbook{}}
-	_, p.js = testkit.NewBroker(t, profile.Names()...)
+	p.broker, p.js = testkit.NewBroker(t, profile.Names()...)
 	p.store = testkit.Must(storage.Open(p.dir, storage.WithLowWater(1)))(t)
 	t.Cleanup(func() {
 		p.close()
@@ -51,9 +53,12 @@ func newPlace(t *testing.T) *place {
 
 func (p *place) open() {
 	p.Helper()
+	if p.profiles == nil {
+		p.profiles = []string{"jp2"}
+	}
 	svc, err := New(Config{
 		State: p.state, Scratch: p.scratch, Store: p.store, JS: p.js, Log: p.log.Logger(), Metrics: stage.NewMetrics(prometheus.NewRegistry()),
-		Instance: "test", Version: "test", Profiles: []string{"jp2"}, Concurrency: 4, Memory: 1 << 30,
+		Instance: "test", Version: "test", Profiles: p.profiles, Concurrency: 4, Memory: 1 << 30,
 	})
 	testkit.OK(p, err)
 	p.svc = svc
@@ -186,6 +191,40 @@ func TestPinnedOtherwise(t *testing.T) {
 	}
 }
 
+// Each profile is an operation of its own: what a batch wants is made, under
+// its own name and key, and nothing else.
+func TestEachProfile(t *testing.T) {
+	p := newPlace(t)
+	p.profiles = profile.Names()
+	p.start()
+	in := p.fixed("a.tif", tifftest.File(gray(50)))
+	in.Profiles = []string{"jp2", "kb-access-2014", "ndnp", "thumb"}
+	testkit.Publish(t, p.js, in)
+	for _, name := range profile.Names() {
+		testkit.Eventually(t, name+" is settled", func() bool { return testkit.Unfinished(t, p.js, event.StreamIngest, "deriver-"+name) == 0 })
+	}
+	for _, name := range profile.Names() {
+		facts := testkit.ReadAll(t, p.js, event.StreamIngest, event.SubjectDerivative+"."+name)
+		if want := slices.Contains(in.Profiles, name); want != (len(facts) == 1) {
+			t.Errorf("%s: %d facts", name, len(facts))
+		}
+		for _, m := range facts {
+			f := m.Fact(t).(event.DerivativeMade)
+			o := f.Derived.Outputs[0]
+			p.stored(o)
+			if key := storage.DerivativeKey(name, storage.Digest(in.Digest), map[bool]string{true: "jpg", false: "jp2"}[name == "thumb"]); o.Key != key {
+				t.Errorf("%s is stored as %s, not %s", name, o.Key, key)
+			}
+			if thumb := o.Format.PUID == "fmt/44" && o.Format.MIME == "image/jpeg"; thumb != (name == "thumb") {
+				t.Errorf("%s is told as %+v", name, o.Format)
+			}
+		}
+	}
+	if pins := testkit.ReadAll(t, p.js, event.StreamIngest, event.SubjectProfilePinned); len(pins) != len(in.Profiles) {
+		t.Errorf("%d recipes are pinned", len(pins))
+	}
+}
+
 // The first recipe in the log holds, whatever is pinned behind it.
 func TestPinnedAgain(t *testing.T) {
 	p := newPlace(t)
@@ -204,6 +243,38 @@ func TestPinnedAgain(t *testing.T) {
 	}
 	if len(p.derivatives()) != 1 {
 		t.Errorf("%d derivatives", len(p.derivatives()))
+	}
+}
+
+// The recipe's own fact is healed like any other: a log that comes back older
+// holds it again before the derivatives that were made by it.
+func TestPinIsHealed(t *testing.T) {
+	p := newPlace(t)
+	older := filepath.Join(testkit.TempDir(t), "older")
+	p.broker.Stop()
+	testkit.OK(t, os.CopyFS(older, os.DirFS(p.broker.Dir)))
+	p.broker.Start()
+	p.start()
+	testkit.Eventually(t, "the connection", p.js.Conn().IsConnected)
+	testkit.Publish(t, p.js, p.fixed("a.tif", tifftest.File(gray(50))))
+	p.settled()
+	pins := func() []testkit.Stored {
+		return testkit.ReadAll(t, p.js, event.StreamIngest, event.SubjectProfilePinned)
+	}
+	before := pins()
+	p.close()
+	p.broker.Stop()
+	testkit.OK(t, os.RemoveAll(p.broker.Dir))
+	testkit.OK(t, os.CopyFS(p.broker.Dir, os.DirFS(older)))
+	p.broker.Start()
+	testkit.Eventually(t, "the connection", p.js.Conn().IsConnected)
+	p.start()
+	testkit.Eventually(t, "the log is healed", func() bool { return p.log.Count("log_healed") > 0 })
+	if after := pins(); len(before) != 1 || len(after) != 1 || string(after[0].Data) != string(before[0].Data) || after[0].ID() != before[0].ID() {
+		t.Errorf("pinned %d times, then %d, or otherwise", len(before), len(after))
+	}
+	if n := len(p.derivatives()); n != 1 {
+		t.Errorf("%d derivatives", n)
 	}
 }
 

@@ -33,6 +33,7 @@ type maker struct {
 	agent   event.Agent
 	total   int64 // bytes of memory that helpers may take together
 	memory  *semaphore.Weighted
+	cores   *semaphore.Weighted
 
 	pinning sync.Mutex // one publishes the recipe, the others wait
 	mu      sync.Mutex
@@ -45,7 +46,7 @@ type made struct {
 	Helpers []event.Agent `json:"helpers"`
 }
 
-func newMaker(s *Service, r profile.Recipe, set *completed.Set, memory *semaphore.Weighted) (*maker, error) {
+func newMaker(s *Service, r profile.Recipe, set *completed.Set, memory, cores *semaphore.Weighted) (*maker, error) {
 	canonical, err := r.Canonical()
 	if err != nil {
 		return nil, fmt.Errorf("deriver: recipe %s: %w", r.Name, err)
@@ -56,7 +57,7 @@ func newMaker(s *Service, r profile.Recipe, set *completed.Set, memory *semaphor
 	}
 	agent := event.Agent{Name: "deriver", Version: s.Version}
 	return &maker{
-		store: s.Store, set: set, log: stage.NewLog(s.JS, s.Log), scratch: s.Scratch, recipe: r, agent: agent, total: s.Memory, memory: memory,
+		store: s.Store, set: set, log: stage.NewLog(s.JS, s.Log), scratch: s.Scratch, recipe: r, agent: agent, total: s.Memory, memory: memory, cores: cores,
 		pinned: event.ProfilePinned{Schema: event.SchemaProfilePinned, Name: r.Name, Recipe: canonical, Digest: event.Digest(digest), Agent: agent},
 	}, nil
 }
@@ -88,7 +89,7 @@ func (m *maker) Key(in *event.FrameFixed) event.Key {
 // Act encodes in scratch and stores what passed its gate under the master's
 // digest: all pages or none. What an earlier try stored is found there, byte
 // for byte the same.
-func (m *maker) Act(ctx context.Context, in *event.FrameFixed, _ event.Work) (made, error) {
+func (m *maker) Act(ctx context.Context, in *event.FrameFixed, w event.Work) (made, error) {
 	if err := m.ensurePinned(ctx); err != nil {
 		return made{}, err
 	}
@@ -103,10 +104,21 @@ func (m *maker) Act(ctx context.Context, in *event.FrameFixed, _ event.Work) (ma
 	if !there {
 		return made{}, fault.New(fault.BytesMissing, nil, "the master is not in the archive")
 	}
+	// One master at a time for each core, whatever profiles wait: helpers have
+	// one thread.
+	if err := m.cores.Acquire(ctx, 1); err != nil {
+		return made{}, err
+	}
+	defer m.cores.Release(1)
 	res, err := derive.Derive(ctx, derive.Request{
-		Path: path, Digest: string(in.Digest), Name: string(in.Frame), Recipe: m.recipe, Scratch: m.scratch, Reserve: m.reserve,
+		Path: path, Digest: string(in.Digest), Name: string(in.Frame), Recipe: m.recipe, Attempt: w.Attempt, Scratch: m.scratch, Reserve: m.reserve,
 	})
 	if err != nil {
+		// The master is opened by its path: an archive that is gone looks like a
+		// master that cannot be read.
+		if gone := m.store.CheckSpace(); errors.Is(gone, storage.ErrUnavailable) {
+			return made{}, gone
+		}
 		return made{}, faultOf(err)
 	}
 	defer res.Close() //nolint:errcheck // scratch is swept at start
@@ -130,24 +142,31 @@ func (m *maker) Act(ctx context.Context, in *event.FrameFixed, _ event.Work) (ma
 func (m *maker) keep(ctx context.Context, d event.Digest, pages []derive.Output) ([]event.Output, error) {
 	out := make([]event.Output, len(pages))
 	for i, p := range pages {
-		out[i] = event.Output{Page: p.Page, Digest: event.Digest(p.SHA256), Size: p.Size, PSNR: p.PSNR, Exact: p.Exact, Format: event.Format{
-			PUID: "x-fmt/392", Name: "JP2 (JPEG 2000 part 1)", MIME: "image/jp2", Basis: "made by this archive",
-		}}
+		out[i] = event.Output{Page: p.Page, Digest: event.Digest(p.SHA256), Size: p.Size, PSNR: p.PSNR, Exact: p.Exact, Format: formatOf(m.recipe)}
 	}
+	ext := m.recipe.Extension()
 	if len(pages) == 1 {
-		out[0].Key = storage.DerivativeKey(m.recipe.Name, storage.Digest(d), ".jp2")
+		out[0].Key = storage.DerivativeKey(m.recipe.Name, storage.Digest(d), ext)
 		_, err := m.store.WriteFile(ctx, pages[0].Path, out[0].Key, storage.Options{Expect: storage.Digest(pages[0].SHA256)})
 		return out, err
 	}
 	folder := storage.DerivativeKey(m.recipe.Name, storage.Digest(d), "")
 	parts := make([]storage.Part, len(pages))
 	for i, p := range pages {
-		name := fmt.Sprintf("%04d.jp2", p.Page)
+		name := fmt.Sprintf("%04d", p.Page) + ext
 		parts[i] = storage.Part{Name: name, Open: func() (io.ReadCloser, error) { return os.Open(p.Path) }}
 		out[i].Key = folder + "/" + name
 	}
 	_, _, err := m.store.WriteDir(ctx, folder, parts, storage.Options{})
 	return out, err
+}
+
+func formatOf(r profile.Recipe) event.Format {
+	f := event.Format{PUID: "x-fmt/392", Name: "JP2 (JPEG 2000 part 1)", MIME: "image/jp2", Basis: "made by this archive"}
+	if r.Encoder == profile.JPEG {
+		f.PUID, f.Name, f.MIME = "fmt/44", "JPEG File Interchange Format 1.02", "image/jpeg"
+	}
+	return f
 }
 
 // reserve admits helpers by the memory they will take together.
@@ -220,7 +239,7 @@ func (m *maker) Finish(context.Context, *event.FrameFixed, made) error { return 
 // Probe: a log that holds another recipe halts the consumer before it takes
 // anything, and for as long as this build runs.
 func (m *maker) Probe(_ context.Context, deep bool) error {
-	if err := derive.Probe(); err != nil {
+	if err := derive.Probe(m.recipe); err != nil {
 		return faultOf(err)
 	}
 	if _, err := m.pinHeld(); err != nil {

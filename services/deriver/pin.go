@@ -27,6 +27,10 @@ func (m *maker) ensurePinned(ctx context.Context) error {
 	}
 	fact := m.pinned
 	fact.At = time.Now().UTC()
+	sent, err := m.log.Encode(fact)
+	if err != nil {
+		return err
+	}
 	if _, err := m.log.PublishFact(ctx, fact, nil); err != nil {
 		return err
 	}
@@ -37,11 +41,12 @@ func (m *maker) ensurePinned(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("deriver: %w", err)
 		}
-		if err := m.set.Record(completed.Completion{Tokens: tokens, Result: result}); err != nil {
+		// With the fact itself, so that a log that lost it is healed.
+		if err := m.set.Record(completed.Completion{Tokens: tokens, Result: result, Fact: sent}); err != nil {
 			return err
 		}
 	}
-	_, err := m.pinHeld()
+	_, err = m.pinHeld()
 	return err
 }
 

@@ -12,6 +12,7 @@ import (
 	"colophon/shared/profile"
 	"colophon/shared/stage"
 	"colophon/shared/storage"
+	"colophon/shared/topology"
 )
 
 type settings struct {
@@ -19,9 +20,10 @@ type settings struct {
 	Archive     string   `help:"Folder of the archive." required:"" type:"path" env:"COLOPHON_ARCHIVE"`
 	State       string   `help:"Folder of this service's databases." required:"" type:"path" env:"COLOPHON_STATE"`
 	Scratch     string   `help:"Folder for work under way; emptied at start, of this instance alone." required:"" type:"path" env:"COLOPHON_SCRATCH"`
-	Profiles    []string `help:"Profiles that this instance makes." default:"jp2" env:"COLOPHON_PROFILES"`
+	Profiles    []string `help:"Profiles that this instance makes; none given: all that there are." env:"COLOPHON_PROFILES"`
+	LowWaterMiB uint64   `name:"low-water-mib" help:"MiB of free space below which no work is taken; 0: the larger of 1 GiB and twice the largest master." default:"0" env:"COLOPHON_LOW_WATER_MIB"`
 	Concurrency int      `help:"Masters worked on at once; 0: one for each core." default:"0" env:"COLOPHON_CONCURRENCY"`
-	MemoryMiB   int64    `help:"MiB that all helper programs together may take." default:"4096" env:"COLOPHON_MEMORY_MIB"`
+	MemoryMiB   int64    `name:"memory-mib" help:"MiB that all helper programs together may take." default:"4096" env:"COLOPHON_MEMORY_MIB"`
 }
 
 // Validate reports every fault at once.
@@ -52,11 +54,14 @@ func main() {
 }
 
 func (s *settings) run(ctx context.Context, e daemon.Env) (err error) {
-	store, err := storage.Open(s.Archive)
+	store, err := storage.Open(s.Archive, storage.WithLowWater(s.LowWaterMiB<<20))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
+	if len(s.Profiles) == 0 {
+		s.Profiles = profile.Names()
+	}
 	if s.Concurrency == 0 {
 		s.Concurrency = runtime.GOMAXPROCS(0)
 	}
@@ -68,6 +73,11 @@ func (s *settings) run(ctx context.Context, e daemon.Env) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, svc.Close()) }()
+	var consumers []string
+	for _, p := range s.Profiles {
+		consumers = append(consumers, topology.DeriverConsumer(p))
+	}
+	e.Registry.MustRegister(topology.Lag(e.JS, consumers...))
 	e.Health.Check("archive", store.CheckSpace)
 	e.Health.Check("encoder", deriver.Missing)
 	e.Health.Check("work", svc.Health)

@@ -88,6 +88,19 @@ func TestCorpus(t *testing.T) {
 			default:
 				defer result.Close()
 				checkPixels(t, result, s)
+				for _, name := range []string{"jp2", "kb-access-2014", "thumb"} { // each passes its own gate
+					recipe, _ := profile.Named(name)
+					other, err := derive.Derive(t.Context(), derive.Request{
+						Path: filepath.Join(corpus, s.file), Digest: s.sha256, Name: s.file, Recipe: recipe, Scratch: t.TempDir(),
+					})
+					if err != nil {
+						t.Fatalf("%s: %v", name, err)
+					}
+					if len(other.Outputs) != len(result.Outputs) {
+						t.Errorf("%s: %d pages, want %d", name, len(other.Outputs), len(result.Outputs))
+					}
+					other.Close()
+				}
 			}
 		})
 	}

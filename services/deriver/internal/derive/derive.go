@@ -17,7 +17,7 @@ import (
 	"colophon/services/deriver/internal/fault"
 	"colophon/services/deriver/internal/raster"
 
-	"colophon/shared/profile"
+	recipes "colophon/shared/profile"
 )
 
 // Fault is the error of a derivative that was not made: a code, a class and a
@@ -35,8 +35,11 @@ type Request struct {
 	Path   string // of the master
 	Digest string // its SHA-256 in hexadecimal; "" if it is not known
 	Name   string // its original name, whose extension must agree with its content; "" to leave that out
-	Recipe profile.Recipe
-	Limits Limits // zero: DefaultLimits
+	Recipe recipes.Recipe
+	// Attempt is the number of the try, from 1: each has twice the memory and
+	// time of the one before, up to the limits.
+	Attempt int
+	Limits  Limits // zero: DefaultLimits
 	// Scratch is the directory below which a directory is made for this master
 	// and always removed, at the latest by Result.Close.
 	Scratch string
@@ -144,7 +147,7 @@ type job struct {
 func (j *job) path(name string) string { return filepath.Join(j.dir, name) }
 
 func (j *job) run(ctx context.Context) (*Result, error) {
-	if err := Probe(); err != nil {
+	if err := Probe(j.Recipe); err != nil {
 		return nil, err
 	}
 	m, err := j.openMaster(ctx)
@@ -177,9 +180,18 @@ func (j *job) run(ctx context.Context) (*Result, error) {
 
 // page derives one page. Only the finished file stays.
 func (j *job) page(ctx context.Context, m *master, image *raster.Image, number int, page raster.Page) (Output, error) {
+	if err := j.suits(page.Info); err != nil {
+		return Output{}, err
+	}
 	profile, err := j.profile(image, page)
 	if err != nil {
 		return Output{}, err
+	}
+	name := fmt.Sprintf("%04d", number) + j.Recipe.Extension()
+	if j.Recipe.Encoder == recipes.JPEG {
+		out, err := j.thumb(ctx, page, profile, name)
+		out.Page = number
+		return out, m.judge(err)
 	}
 	plain, err := raster.WritePlain(ctx, page, j.path("page.tif"))
 	if err = j.blameDisk(m.judge(err), page.Info); err != nil {
@@ -191,12 +203,23 @@ func (j *job) page(ctx context.Context, m *master, image *raster.Image, number i
 		return Output{}, err
 	}
 	defer os.Remove(coded.path)
-	out, err := j.finish(coded, profile, upright(page), fmt.Sprintf("%04d.jp2", number))
+	out, err := j.finish(coded, profile, upright(page), name)
 	if err != nil {
 		return Output{}, err
 	}
 	out.Page, out.Width, out.Height = number, plain.Width, plain.Height
 	return out, nil
+}
+
+// suits refuses pages that the recipe is not made for.
+func (j *job) suits(page raster.Info) error {
+	switch r := j.Recipe; {
+	case r.MaxChannels > 0 && page.Channels > r.MaxChannels:
+		return fault.Refuse(fault.ProfileUnfit, "The profile %s is for pages of one colour; this one has %d", r.Name, page.Channels)
+	case r.MaxBits > 0 && page.Bits > r.MaxBits:
+		return fault.Refuse(fault.ProfileUnfit, "The profile %s is for samples of %d bits; these have %d", r.Name, r.MaxBits, page.Bits)
+	}
+	return nil
 }
 
 // upright is the page's resolution after turning it.

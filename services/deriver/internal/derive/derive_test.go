@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -408,91 +407,9 @@ func TestCancelled(t *testing.T) {
 	}
 }
 
-// TestProfileColour: a profile and a resolution survive; a profile that JP2
-// does not allow is refused, a broken one left out.
-func TestProfileColour(t *testing.T) {
-	t.Parallel()
-	s := tifftest.Spec{Width: 20, Height: 30, Bits: 8, Samples: 3, Photometric: 2}
-	with := func(icc []byte) []byte {
-		s.Extra = map[uint16]tifftest.Value{34675: {Type: 7, Raw: icc}, 282: rational(4000, 10), 283: rational(600, 1)}
-		return tifftest.File(s)
-	}
-	matrix := icc("RGB ", "rXYZ", "gXYZ", "bXYZ", "rTRC", "gTRC", "bTRC")
-	result, err := run(t, "a.tif", with(matrix), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := boxes(t, result.Outputs[0].Path)
-	if !bytes.Equal(f.ICC, matrix) || f.Resolution.X < 15748 || f.Resolution.X > 15748.1 || f.Resolution.Y < 23622 || f.Resolution.Y > 23622.1 {
-		t.Errorf("profile of %d bytes, resolution %+v", len(f.ICC), f.Resolution)
-	}
-	_, err = run(t, "a.tif", with(icc("RGB ", "A2B0", "rXYZ", "gXYZ", "bXYZ", "rTRC", "gTRC", "bTRC")), nil)
-	wantFault(t, err, fault.Permanent, fault.NoICC)
-	for code, raw := range map[string][]byte{"icc-broken": matrix[:140], "icc-foreign": icc("CMYK", "A2B0")} {
-		result, err := run(t, "a.tif", with(raw), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if f := boxes(t, result.Outputs[0].Path); f.ICC != nil || len(result.Warnings) != 1 || result.Warnings[0].Code != code {
-			t.Errorf("profile of %d bytes, warnings %v", len(f.ICC), result.Warnings)
-		}
-	}
-}
-
-// icc makes a profile with these tags, of no use but of the right form.
-func icc(space string, tags ...string) []byte {
-	p := make([]byte, 132+12*len(tags)+20)
-	p[3], p[2] = byte(len(p)), byte(len(p)>>8)
-	copy(p[12:], "mntr")
-	copy(p[16:], space)
-	copy(p[20:], "XYZ ")
-	copy(p[36:], "acsp")
-	p[131] = byte(len(tags))
-	for i, tag := range tags {
-		copy(p[132+12*i:], tag)
-		at := 132 + 12*len(tags)
-		p[132+12*i+7], p[132+12*i+6], p[132+12*i+11] = byte(at), byte(at>>8), 20
-	}
-	return p
-}
-
-// TestRecipes pins the recipes: another one needs another name.
-func TestRecipes(t *testing.T) {
-	t.Parallel()
-	want := map[string]string{
-		"jp2":          "b307f5434039c69789c30ddba2299c6831a2649ee397b686eff0987fa651def1",
-		"jp2-lossless": "115ac9ce5f910f6ae53c7d6d82c6188fda5a69ea9e20a25624a02702db37cfa3",
-	}
-	for _, name := range profile.Names() {
-		r := recipe(t, name)
-		digest, err := r.Digest()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if digest != want[name] {
-			c, _ := r.Canonical()
-			t.Errorf("%s has the digest %s\n%s", name, digest, c)
-		}
-		canonical, err := r.Canonical()
-		if err != nil {
-			t.Fatal(err)
-		}
-		var back profile.Recipe
-		if err := json.Unmarshal(canonical, &back); err != nil {
-			t.Fatal(err)
-		}
-		if again, _ := back.Digest(); again != digest {
-			t.Errorf("%s does not survive its own canonical form", name)
-		}
-	}
-	if _, ok := profile.Named("none"); ok {
-		t.Error("an unknown profile was found")
-	}
-}
-
 func TestVersions(t *testing.T) {
 	t.Parallel()
-	if err := derive.Probe(); err != nil {
+	if err := derive.Probe(recipe(t, "jp2")); err != nil {
 		t.Fatal(err)
 	}
 	all, err := derive.Versions(t.Context())

@@ -50,10 +50,6 @@ func (j *job) encodeAs(ctx context.Context, plain *raster.Plain) (*coded, error)
 
 // attempt encodes once and checks the result.
 func (j *job) attempt(ctx context.Context, plain *raster.Plain, args []string, exact bool) (*coded, error) {
-	limits, err := j.Limits.helper(plain.Info)
-	if err != nil {
-		return nil, err
-	}
 	out := j.path("page.jp2")
 	if err := os.Remove(out); err != nil && !os.IsNotExist(err) {
 		return nil, &raster.ScratchError{Err: err}
@@ -62,25 +58,30 @@ func (j *job) attempt(ctx context.Context, plain *raster.Plain, args []string, e
 	if j.args == nil {
 		j.args = args
 	}
-	if err := j.help(ctx, encoder, args, plain.Info, limits); err != nil {
+	if err := j.help(ctx, encoder, args, plain.Info); err != nil {
 		return nil, err
 	}
 	c := &coded{path: out, exact: exact}
-	if err := j.gate(ctx, plain, c, limits); err != nil {
+	if err := j.gate(ctx, plain, c); err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
 // help runs one of the JPEG 2000 programs on a page, with the memory reserved.
-func (j *job) help(ctx context.Context, p *helper.Program, args []string, page raster.Info, limits helper.Limits) error {
+func (j *job) help(ctx context.Context, p *helper.Program, args []string, page raster.Info) error {
+	need, limits, err := j.helperLimits(page)
+	if err != nil {
+		return err
+	}
 	v, err := p.Version(ctx)
 	if err == nil {
 		j.used[v.Name] = v
-		err = j.reserved(ctx, Memory(page), func() error {
-			_, rerr := helper.Run(ctx, helper.Command{Program: p.Name, Args: args, Dir: j.dir, Limits: limits})
-			return rerr
-		})
+		var release func()
+		if release, err = j.reserve(ctx, need); err == nil {
+			_, err = helper.Run(ctx, helper.Command{Program: p.Name, Args: args, Dir: j.dir, Limits: limits})
+			release()
+		}
 	}
 	if err != nil {
 		return j.helperFault(ctx, p, err)
@@ -88,16 +89,15 @@ func (j *job) help(ctx context.Context, p *helper.Program, args []string, page r
 	return nil
 }
 
-func (j *job) reserved(ctx context.Context, bytes int64, run func() error) error {
+// reserve waits for a helper's memory, in bytes.
+func (j *job) reserve(ctx context.Context, bytes int64) (release func(), err error) {
 	if j.Reserve == nil {
-		return run()
+		return func() {}, nil
 	}
-	release, err := j.Reserve(ctx, bytes)
-	if err != nil {
-		return fmt.Errorf("reserve %d bytes: %w", bytes, err)
+	if release, err = j.Reserve(ctx, bytes); err != nil {
+		return nil, fmt.Errorf("reserve %d bytes: %w", bytes, err)
 	}
-	defer release()
-	return run()
+	return release, nil
 }
 
 // spareBytes is the space, beside a page's own size, below which a helper's
@@ -138,7 +138,7 @@ func (j *job) helperFault(ctx context.Context, p *helper.Program, err error) err
 
 // gate checks a derivative: its structure, its size and depth, and its
 // pixels, whole if they must be equal and reduced by 4 otherwise.
-func (j *job) gate(ctx context.Context, plain *raster.Plain, c *coded, limits helper.Limits) error {
+func (j *job) gate(ctx context.Context, plain *raster.Plain, c *coded) error {
 	file, err := os.Open(c.path)
 	if err != nil {
 		return fault.Later(fault.EncoderFailed, err, "The encoder left no file")
@@ -156,7 +156,7 @@ func (j *job) gate(ctx context.Context, plain *raster.Plain, c *coded, limits he
 	if err := sameShape(f, plain.Info); err != nil {
 		return fault.Later(fault.EncoderFailed, err, "The encoder left another image than it was given")
 	}
-	return j.compare(ctx, plain, c, limits)
+	return j.compare(ctx, plain, c)
 }
 
 func sameShape(f *jp2.File, want raster.Info) error {
@@ -177,7 +177,7 @@ func sameShape(f *jp2.File, want raster.Info) error {
 
 // compare decodes the derivative with another program than made it and
 // compares it with the samples the encoder was given.
-func (j *job) compare(ctx context.Context, plain *raster.Plain, c *coded, limits helper.Limits) error {
+func (j *job) compare(ctx context.Context, plain *raster.Plain, c *coded) error {
 	name, want := "page.pgm", plain.Info
 	if want.Channels == 3 {
 		name = "page.ppm"
@@ -187,7 +187,7 @@ func (j *job) compare(ctx context.Context, plain *raster.Plain, c *coded, limits
 		args = append(args, "-r", "2")
 		want = raster.Quarter(want)
 	}
-	if err := j.help(ctx, decoder, args, want, limits); err != nil {
+	if err := j.help(ctx, decoder, args, want); err != nil {
 		return err
 	}
 	defer os.Remove(j.path(name))

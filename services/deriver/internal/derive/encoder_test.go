@@ -1,10 +1,12 @@
 package derive_test
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
 
+	"colophon/services/deriver/internal/derive"
 	"colophon/services/deriver/internal/fault"
 	"colophon/services/deriver/internal/tifftest"
 )
@@ -66,4 +68,31 @@ func smallFile(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// TestMoreMemory: what failed for want of memory is tried again with more, and
+// admitted as what it will take.
+func TestMoreMemory(t *testing.T) {
+	fake(t, `[ "$(ulimit -v)" -ge 620000 ] || { echo 'Unable to load tif file' >&2; exit 1; }; exec /usr/bin/opj_compress "$@"`)
+	master := tifftest.File(big(8, 3, 2))
+	var asked [3]int64
+	for attempt := 1; attempt <= 2; attempt++ {
+		_, err := run(t, "a.tif", master, func(r *derive.Request) {
+			r.Attempt = attempt
+			r.Reserve = func(_ context.Context, bytes int64) (func(), error) {
+				asked[attempt] = max(asked[attempt], bytes)
+				return func() {}, nil
+			}
+		})
+		if attempt == 2 {
+			if err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		wantFault(t, err, fault.Transient, fault.EncoderFailed)
+	}
+	if asked[1] == 0 || asked[2] != 2*asked[1] {
+		t.Errorf("reserved %d bytes, then %d", asked[1], asked[2])
+	}
 }

@@ -10,6 +10,8 @@ import (
 	"colophon/services/deriver/internal/fault"
 	"colophon/services/deriver/internal/jp2"
 	"colophon/services/deriver/internal/raster"
+
+	recipes "colophon/shared/profile"
 )
 
 // profile decides about a page's colour profile before anything is encoded:
@@ -23,6 +25,9 @@ func (j *job) profile(image *raster.Image, page raster.Page) ([]byte, error) {
 		image.Technical.ICCName = jp2.ProfileName(page.ICC)
 	}
 	fit, profile := jp2.Judge(page.ICC, page.Channels)
+	if fit == jp2.Forbidden && profile != nil && j.Recipe.Encoder == recipes.JPEG {
+		return profile, nil // JPEG takes profiles of every kind
+	}
 	switch fit {
 	case jp2.Broken:
 		image.Warn("icc-broken", "The embedded colour profile is damaged and was left out")

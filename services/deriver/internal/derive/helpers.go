@@ -7,6 +7,8 @@ import (
 
 	"colophon/services/deriver/internal/fault"
 	"colophon/services/deriver/internal/helper"
+
+	"colophon/shared/profile"
 )
 
 var openjpeg = regexp.MustCompile(`openjp2 library v(\d+\.\d+\.\d+)`)
@@ -21,9 +23,12 @@ var (
 // Helper is a program that had a part in a derivative.
 type Helper = helper.Version
 
-// Probe tells whether the programs that every derivative needs are installed:
+// Probe tells whether the programs that a recipe always needs are installed:
 // nil, or an environment fault.
-func Probe() error {
+func Probe(r profile.Recipe) error {
+	if r.Encoder == profile.JPEG {
+		return nil
+	}
 	for _, p := range []*helper.Program{encoder, decoder} {
 		if err := p.Installed(); err != nil {
 			return fault.Halt(fault.EncoderMissing, err, "The program %s is not installed", p.Name)

@@ -69,16 +69,12 @@ func (j *job) openJP2(ctx context.Context, m *master, f *jp2.File, info raster.I
 		return nil, err
 	}
 	defer os.Remove(j.path("master.j2k"))
-	limits, err := j.Limits.helper(info)
-	if err != nil {
-		return nil, err
-	}
 	name := "master.pgm"
 	if info.Channels == 3 {
 		name = "master.ppm"
 	}
 	args := []string{"-i", "master.j2k", "-o", name, "-threads", "1"}
-	if err := j.blameDisk(j.help(ctx, decoder, args, info, limits), info); err != nil {
+	if err := j.blameDisk(j.help(ctx, decoder, args, info), info); err != nil {
 		var known *fault.Fault
 		if errors.As(err, &known) && known.Code == fault.EncoderFailed {
 			known.Code, known.Message = fault.DecoderFailed, "The program opj_decompress failed on a master that had passed the check"

@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 
 	"colophon/services/deriver/internal/fault"
 	"colophon/services/deriver/internal/helper"
@@ -184,9 +185,30 @@ func (j *job) decodeJPEG(ctx context.Context, stream io.Reader, want raster.Info
 		return nil, fault.Later(fault.DecoderFailed, err, "The program djpeg does not run")
 	}
 	j.used[v.Name] = v
-	limits, err := j.Limits.helper(want)
+	need, limits, err := j.helperLimits(want)
 	if err != nil {
 		return nil, err
 	}
-	return jpeg.Decode(ctx, stream, want, j.dir, limits)
+	release, err := j.reserve(ctx, need)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := jpeg.Decode(ctx, stream, want, j.dir, limits)
+	if err != nil {
+		release()
+		return nil, err
+	}
+	return &reservedRows{rows, sync.OnceFunc(release)}, nil
+}
+
+// reservedRows come from a helper that runs until they are closed.
+type reservedRows struct {
+	raster.Rows
+	release func()
+}
+
+// Close implements raster.Rows.
+func (r *reservedRows) Close() error {
+	defer r.release()
+	return r.Rows.Close()
 }

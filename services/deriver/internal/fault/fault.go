@@ -52,6 +52,7 @@ const (
 	NoLayout       = "unsupported-layout"
 	NoICC          = "unsupported-icc"
 	NoCameraRaw    = "unsupported-camera-raw"
+	ProfileUnfit   = "unsupported-by-profile" // a good master, but not of the kind the profile is for
 )
 
 // Codes of faults that are not the master's.

@@ -59,7 +59,8 @@ func parseProfile(raw []byte) (*profile, bool) {
 }
 
 // Judge tells whether raw may be embedded into a JP2 of so many colour
-// components, and gives the profile without anything that follows it.
+// components, and gives the profile without anything that follows it; also one
+// that JP2 forbids, if it is of these components.
 func Judge(raw []byte, components int) (Fit, []byte) {
 	p, ok := parseProfile(raw)
 	if !ok {
@@ -78,16 +79,16 @@ func Judge(raw []byte, components int) (Fit, []byte) {
 	}
 	class := string(p.raw[12:16])
 	if class != "scnr" && class != "mntr" || string(p.raw[20:24]) != "XYZ " {
-		return Forbidden, nil
+		return Forbidden, p.raw
 	}
 	for tag := range p.tags {
 		if strings.HasPrefix(tag, "A2B") || strings.HasPrefix(tag, "D2B") {
-			return Forbidden, nil
+			return Forbidden, p.raw
 		}
 	}
 	for _, tag := range needs {
 		if _, ok := p.tags[tag]; !ok {
-			return Forbidden, nil
+			return Forbidden, p.raw
 		}
 	}
 	return Embeddable, p.raw

@@ -157,6 +157,44 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
+// FuzzRewrite: whatever is to be written into the boxes of a good file, the
+// result is read again, with profile and resolution as they were given, or
+// without a resolution that boxes cannot hold.
+func FuzzRewrite(f *testing.F) {
+	raw := encodedOf(f, 40, 20)
+	before, err := read(raw)
+	if err != nil {
+		f.Fatal(err)
+	}
+	units := []raster.Unit{raster.NoUnit, raster.Inch, raster.Centimetre, raster.Metre}
+	f.Add([]byte{}, 300.0, 300.0, uint8(1))
+	f.Add(bytes.Repeat([]byte("jp2c"), 9), 1e-300, math.Inf(1), uint8(2))
+	f.Add([]byte("icc"), -1.0, math.NaN(), uint8(3))
+	f.Fuzz(func(t *testing.T, profile []byte, x, y float64, unit uint8) {
+		want := raster.Resolution{X: x, Y: y, Unit: units[int(unit)%len(units)]}
+		if len(profile) == 0 {
+			profile = nil
+		}
+		var out bytes.Buffer
+		if err := jp2.Rewrite(&out, bytes.NewReader(raw), int64(len(raw)), profile, want); err != nil {
+			t.Fatal(err)
+		}
+		after, err := read(out.Bytes())
+		if err != nil {
+			t.Fatalf("refused: %v", err)
+		}
+		if !bytes.Equal(after.ICC, profile) || !bytes.Equal(out.Bytes()[after.Offset:after.Offset+after.Size], raw[before.Offset:before.Offset+before.Size]) {
+			t.Fatal("other profile or codestream")
+		}
+		if got := after.Resolution; got.Known() {
+			size := map[raster.Unit]float64{raster.Inch: 0.0254, raster.Centimetre: 0.01, raster.Metre: 1}[want.Unit]
+			if math.Abs(got.X*size/x-1) > 1e-3 || math.Abs(got.Y*size/y-1) > 1e-3 {
+				t.Fatalf("%+v came back as %+v", want, got)
+			}
+		}
+	})
+}
+
 // FuzzWalk feeds bare codestreams.
 func FuzzWalk(f *testing.F) {
 	raw := encodedOf(f, 40, 20)

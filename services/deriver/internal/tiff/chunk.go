@@ -32,6 +32,8 @@ func (p *page) newChunkReader() chunkReader {
 		return &lzwChunk{stream: base}
 	case compDeflate, compOldDeflate:
 		return &deflateChunk{stream: base}
+	case compZSTD:
+		return &zstdChunk{stream: base}
 	case compPackBits:
 		return &packBitsChunk{stream: base}
 	case compG3, compG4:

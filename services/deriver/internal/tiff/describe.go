@@ -58,7 +58,7 @@ func (d *ifd) resolution() raster.Resolution {
 
 var compressionNames = map[int]string{
 	compNone: "none", compG3: "ccitt-g3", compG4: "ccitt-g4", compLZW: "lzw", compJPEG: "jpeg",
-	compDeflate: "deflate", compOldDeflate: "deflate", compPackBits: "packbits",
+	compDeflate: "deflate", compOldDeflate: "deflate", compPackBits: "packbits", compZSTD: "zstd",
 }
 
 var colourNames = map[int]string{

@@ -111,5 +111,20 @@ func (p *page) checkFrame(marker byte, segment []byte, c span) error {
 	if w != p.chunkW || h > p.chunkH {
 		return fault.Refuse(fault.BadStructure, "The JPEG data at offset %d is an image of %d by %d pixels; %d by %d belong there", c.off, w, h, p.chunkW, p.chunkH)
 	}
+	return p.checkColours(segment, c)
+}
+
+// checkColours refuses a frame whose components cannot be what the photometric
+// interpretation says: red, green and blue of different sizes, or brightness
+// and colour that call themselves R, G and B.
+func (p *page) checkColours(segment []byte, c span) error {
+	if p.samples != 3 || len(segment) < 19 {
+		return nil
+	}
+	ids := string([]byte{segment[10], segment[13], segment[16]})
+	sizes := segment[11] == segment[14] && segment[14] == segment[17]
+	if p.photometric == rgb && !sizes || p.photometric == yCbCr && ids == "RGB" {
+		return fault.Refuse(fault.BadStructure, "The JPEG data at offset %d holds other colours than the photometric interpretation %d says", c.off, p.photometric)
+	}
 	return nil
 }

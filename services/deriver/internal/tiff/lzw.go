@@ -27,6 +27,7 @@ type lzwChunk struct {
 	ip       int
 	bits     uint64 // the high n bits are the next ones
 	n        uint
+	dry      bool // in holds the last bytes that there are
 	ended    bool // the end code, or the end of the data without one
 	marked   bool // the end code was there
 	out      []byte
@@ -52,7 +53,7 @@ func (r *lzwChunk) start(_ context.Context, c span, _ int) error {
 		r.out = make([]byte, 0, 256<<10)
 	}
 	r.in, r.ip, r.bits, r.n = r.in[:0], 0, 0, 0
-	r.ended, r.marked = false, false
+	r.dry, r.ended, r.marked = false, false, false
 	r.out, r.taken = r.out[:0], 0
 	r.clear()
 	return nil
@@ -80,109 +81,114 @@ func (r *lzwChunk) row(dst []byte) error {
 	return nil
 }
 
-// fill loads the next compressed bytes; false at their end.
+// fill loads more compressed bytes behind those that are left; false at their
+// end.
 func (r *lzwChunk) fill() bool {
-	n, _ := io.ReadFull(r.buf, r.in[:cap(r.in)])
-	r.in, r.ip = r.in[:n], 0
+	left := copy(r.in[:cap(r.in)], r.in[r.ip:])
+	n, _ := io.ReadFull(r.buf, r.in[left:cap(r.in)])
+	r.in, r.ip = r.in[:left+n], 0
 	return n > 0
 }
 
-// code reads the next code of the current width; false at the end of data.
-func (r *lzwChunk) code() (int, bool) {
-	if r.n < r.width {
-		if r.ip+4 <= len(r.in) {
-			r.bits |= uint64(binary.BigEndian.Uint32(r.in[r.ip:])) << (32 - r.n)
-			r.ip += 4
-			r.n += 32
-		} else {
-			for r.n < r.width {
-				if r.ip == len(r.in) && !r.fill() {
-					return 0, false
-				}
-				r.bits |= uint64(r.in[r.ip]) << (56 - r.n)
-				r.ip++
-				r.n += 8
-			}
-		}
-	}
-	c := int(r.bits >> (64 - r.width))
-	r.bits <<= r.width
-	r.n -= r.width
-	return c, true
-}
-
-// decode produces output until want bytes wait to be taken, or a clear code,
-// or the end.
+// decode produces output until want bytes wait to be taken, or the end. It is
+// the reader's hottest loop, so what it changes with each code is kept in
+// variables of its own.
 func (r *lzwChunk) decode(want int) error {
-	for len(r.out)-r.taken < want {
-		c, ok := r.code()
-		switch {
-		case !ok || c == lzwEnd:
-			r.ended, r.marked = true, ok
-			return nil
-		case c == lzwClear:
-			r.clear()
-			if r.taken == len(r.out) {
-				r.out, r.taken = r.out[:0], 0
-			} else if r.taken > cap(r.out)/2 {
-				r.out = r.out[:copy(r.out, r.out[r.taken:])]
-				r.taken = 0
-			}
-			continue
+	for len(r.out)-r.taken < want && !r.ended {
+		if len(r.in)-r.ip < 8 && !r.dry {
+			r.dry = !r.fill()
 		}
-		if err := r.emit(c); err != nil {
+		if err := r.run(r.taken + want); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// emit appends the string of code c and defines the next code: the previous
-// string and the first byte of this one, which lie side by side in out.
-func (r *lzwChunk) emit(c int) error {
-	at := len(r.out)
-	var size int
-	switch {
-	case c < 256:
-		r.grow(1)
-		r.out = append(r.out, byte(c))
-		size = 1
-	case r.prev < 0 || c > r.next || (c == r.next && r.next >= lzwMax):
-		return errNoCode
-	case c == r.next:
-		size = r.prevSize + 1
-		r.grow(size)
-		r.out = r.out[:at+size]
-		copy8(r.out, at, r.prev, r.prevSize)
-		r.out[at+r.prevSize] = r.out[r.prev]
-	default:
-		size = int(r.length[c])
-		r.grow(size)
-		r.out = r.out[:at+size]
-		copy8(r.out, at, int(r.place[c]), size)
-	}
-	if r.prev >= 0 {
-		if r.next >= lzwMax {
+// run decodes codes until out is as long as until, a clear code, the end, or
+// until it needs more input.
+func (r *lzwChunk) run(until int) error {
+	in, out, ip, bits, n := r.in, r.out, r.ip, r.bits, r.n
+	next, width, prev, prevSize := r.next, r.width, r.prev, r.prevSize
+	defer func() {
+		r.out, r.ip, r.bits, r.n = out, ip, bits, n
+		r.next, r.width, r.prev, r.prevSize = next, width, prev, prevSize
+	}()
+	for len(out) < until {
+		for n < width {
+			switch {
+			case ip+4 <= len(in):
+				bits |= uint64(binary.BigEndian.Uint32(in[ip:])) << (32 - n)
+				ip += 4
+				n += 32
+			case ip < len(in):
+				bits |= uint64(in[ip]) << (56 - n)
+				ip++
+				n += 8
+			default:
+				r.ended = r.dry
+				return nil
+			}
+		}
+		c := int(bits >> (64 - width))
+		bits <<= width
+		n -= width
+		at := len(out)
+		var size int
+		switch {
+		case c < lzwClear:
+			size = 1
+			out = grown(out, 1)
+			out[at] = byte(c)
+		case c == lzwClear:
+			if r.taken > cap(out)/2 {
+				out = out[:copy(out, out[r.taken:])]
+				until -= r.taken
+				r.taken = 0
+			}
+			next, width, prev = lzwFirst, 9, -1
+			continue
+		case c == lzwEnd:
+			r.ended, r.marked = true, true
+			return nil
+		case c < next:
+			size = int(r.length[c])
+			out = grown(out, size)
+			copy8(out, at, int(r.place[c]), size)
+		case c > next || prev < 0 || next >= lzwMax:
 			return errNoCode
+		default: // the code that is being defined: the previous string and its own first byte
+			size = prevSize + 1
+			out = grown(out, size)
+			copy8(out, at, prev, prevSize)
+			out[at+prevSize] = out[prev]
 		}
-		r.place[r.next], r.length[r.next] = uint32(r.prev), uint16(r.prevSize+1)
-		r.next++
-		// The width grows one code early; after 4,095 only a clear may follow.
-		if r.next == 1<<r.width-1 && r.width < 12 {
-			r.width++
+		// The next code is the previous string and the first byte of this one,
+		// which lie side by side in out.
+		if prev >= 0 {
+			if next >= lzwMax {
+				return errNoCode
+			}
+			r.place[next], r.length[next] = uint32(prev), uint16(prevSize+1)
+			next++
+			// The width grows one code early; after 4,095 only a clear may follow.
+			if next == 1<<width-1 && width < 12 {
+				width++
+			}
 		}
+		prev, prevSize = at, size
 	}
-	r.prev, r.prevSize = at, size
 	return nil
 }
 
-// grow makes room for n bytes and the overrun of copy8.
-func (r *lzwChunk) grow(n int) {
-	if cap(r.out)-len(r.out) < n+8 {
-		bigger := make([]byte, len(r.out), 2*cap(r.out)+n)
-		copy(bigger, r.out)
-		r.out = bigger
+// grown makes b longer by n bytes, with room for the overrun of copy8 behind.
+func grown(b []byte, n int) []byte {
+	if cap(b)-len(b) < n+8 {
+		bigger := make([]byte, len(b), 2*cap(b)+n+8)
+		copy(bigger, b)
+		b = bigger
 	}
+	return b[:len(b)+n]
 }
 
 // copy8 copies n bytes within b from src to dst, which begins at or after the

@@ -5,9 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"testing"
+	"time"
 
 	"colophon/services/deriver/internal/fault"
+	"colophon/services/deriver/internal/helper"
+	"colophon/services/deriver/internal/jpeg"
 	"colophon/services/deriver/internal/raster"
 	"colophon/services/deriver/internal/tiff"
 	"colophon/services/deriver/internal/tifftest"
@@ -15,10 +20,15 @@ import (
 
 var bounds = raster.Bounds{MaxSide: 65535, MaxPixels: 1 << 30, MaxSamples: 5, MaxImages: 10000, MaxExpansion: 4096}
 
+// djpeg decodes JPEG data as the product does.
+func djpeg(ctx context.Context, stream io.Reader, want raster.Info) (raster.Rows, error) {
+	return jpeg.Decode(ctx, stream, want, os.TempDir(), helper.Limits{CPU: time.Minute})
+}
+
 // readAll decodes all pages of a file.
 func readAll(ctx context.Context, file []byte) (*raster.Image, [][][]byte, error) {
 	src := raster.NewSource(bytes.NewReader(file), int64(len(file)))
-	img, err := tiff.Read(src, tiff.Options{Bounds: bounds})
+	img, err := tiff.Read(src, tiff.Options{Bounds: bounds, JPEG: djpeg})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -73,7 +83,7 @@ func kinds() map[string]tifftest.Spec {
 	}
 	for _, be := range []bool{false, true} {
 		for _, big := range []bool{false, true} {
-			for _, comp := range []int{1, 5, 8, 32773} {
+			for _, comp := range []int{1, 5, 8, 32773, 50000} {
 				for _, bits := range []int{8, 16} {
 					for samples, photometric := range map[int]int{1: 1, 3: 2} {
 						for layout, s := range map[string]tifftest.Spec{
@@ -83,7 +93,7 @@ func kinds() map[string]tifftest.Spec {
 							s.BigEndian, s.Big, s.Compression, s.Bits, s.Samples, s.Photometric = be, big, comp, bits, samples, photometric
 							name := fmt.Sprintf("be=%v big=%v comp=%d bits=%d samples=%d %s", be, big, comp, bits, samples, layout)
 							add(name, s)
-							if comp == 5 || comp == 8 {
+							if comp != 1 && comp != 32773 {
 								s.Predictor = 2
 								add(name+" predictor", s)
 							}
@@ -98,6 +108,10 @@ func kinds() map[string]tifftest.Spec {
 			add(fmt.Sprintf("gray bits=%d photometric=%d", bits, photometric), tifftest.Spec{Bits: bits, Samples: 1, Photometric: photometric, RowsPerStrip: 9})
 			add(fmt.Sprintf("gray tiles bits=%d photometric=%d", bits, photometric), tifftest.Spec{Bits: bits, Samples: 1, Photometric: photometric, TileWidth: 16, TileHt: 16, Compression: 8})
 		}
+	}
+	for _, bits := range []int{10, 12, 14} {
+		add(fmt.Sprintf("rgb %d bits planar", bits), tifftest.Spec{Bits: bits, Samples: 3, Photometric: 2, Planar: true, RowsPerStrip: 9})
+		add(fmt.Sprintf("rgb %d bits zstd", bits), tifftest.Spec{Width: 13, Height: 5, Bits: bits, Samples: 3, Photometric: 2, Compression: 50000})
 	}
 	add("rgb 12 bits", tifftest.Spec{Bits: 12, Samples: 3, Photometric: 2, Compression: 5})
 	add("gray white is zero 8", tifftest.Spec{Bits: 8, Samples: 1, Photometric: 0})

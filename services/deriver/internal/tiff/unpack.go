@@ -93,15 +93,20 @@ func spread(dst, src []byte, bits int, scale byte) {
 
 // spread16 unpacks samples of 9 to 15 bits, packed without gaps, into 16 bits.
 func spread16(dst, src []byte, bits int) {
-	var acc uint32
-	n := 0
-	for i := 0; i+1 < len(dst); i += 2 {
-		for n < bits {
-			acc = acc<<8 | uint32(src[0])
-			src = src[1:]
-			n += 8
+	mask := uint64(1)<<bits - 1
+	i, at := 0, 0 // bytes of dst, bits of src
+	for ; i+1 < len(dst) && at/8+8 <= len(src); i, at = i+2, at+bits {
+		v := binary.BigEndian.Uint64(src[at/8:]) >> (64 - bits - at%8)
+		binary.LittleEndian.PutUint16(dst[i:], uint16(v&mask))
+	}
+	for ; i+1 < len(dst); i, at = i+2, at+bits {
+		var v uint64
+		for k := range 3 { // 16 bits that begin anywhere lie in three bytes
+			v <<= 8
+			if at/8+k < len(src) {
+				v |= uint64(src[at/8+k])
+			}
 		}
-		n -= bits
-		binary.LittleEndian.PutUint16(dst[i:], uint16(acc>>n)&(1<<bits-1))
+		binary.LittleEndian.PutUint16(dst[i:], uint16(v>>(24-bits-at%8)&mask))
 	}
 }

@@ -2,10 +2,13 @@ package tifftest
 
 import (
 	"bytes"
+	"fmt"
 	"image"
 	"image/color"
 	"image/jpeg"
+	"io"
 	"math/bits"
+	"os/exec"
 	"strings"
 
 	"colophon/services/deriver/internal/ccitt"
@@ -182,8 +185,17 @@ func deep(out *bitWriter, cur, above []int, w int) {
 	}
 }
 
-// jpeg codes a chunk of gray or YCbCr samples as a whole JPEG stream.
+// jpeg codes a chunk of gray, YCbCr or RGB samples as a whole JPEG stream.
 func (s Spec) jpeg(raw []byte, w, h int) []byte {
+	if s.Photometric == 2 {
+		cjpeg := exec.Command("cjpeg", "-rgb", "-quality", "95", "-sample", "1x1")
+		cjpeg.Stdin = io.MultiReader(strings.NewReader(fmt.Sprintf("P6 %d %d 255\n", w, h)), bytes.NewReader(raw))
+		out, err := cjpeg.Output()
+		if err != nil {
+			panic(err) // not installed: no test that needs it can go on
+		}
+		return out
+	}
 	var b bytes.Buffer
 	opt := &jpeg.Options{Quality: 95}
 	if s.Samples == 1 {

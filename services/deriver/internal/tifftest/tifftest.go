@@ -8,6 +8,8 @@ import (
 	"compress/zlib"
 	"encoding/binary"
 	"sort"
+
+	"github.com/klauspost/compress/zstd"
 )
 
 // Spec says what a page is like. Zero values mean the plainest: little-endian,
@@ -18,7 +20,7 @@ type Spec struct {
 	Bits              int // 1, 2, 4, 8, 10, 12, 14, 16
 	Samples           int // of a pixel
 	Photometric       int
-	Compression       int // 1, 3 (1-D), 4, 5, 7, 8, 32773
+	Compression       int // 1, 3 (1-D), 4, 5, 7, 8, 32773, 50000
 	Predictor         int // 2 for differencing
 	RowsPerStrip      int // 0: all
 	TileWidth, TileHt int // 0: strips
@@ -325,6 +327,12 @@ func (s Spec) compress(raw []byte, w, h int) []byte {
 		_, _ = z.Write(raw) // to memory
 		_ = z.Close()
 		return b.Bytes()
+	case 50000:
+		z, err := zstd.NewWriter(nil, zstd.WithEncoderCRC(true))
+		if err != nil {
+			panic(err) // the options are fixed
+		}
+		return z.EncodeAll(raw, nil)
 	case 32773:
 		return packBits(raw)
 	}
