@@ -161,9 +161,13 @@ func (r *logReader) derivedAgrees(f event.DerivativeMade, m message) error {
 		r.out.damage("derivative-empty", logObject(m), "the derivative has no file")
 	}
 	for i, o := range d.Outputs {
-		want := storage.DerivativeKey(d.Profile, storage.Digest(f.Digest), "jp2")
+		ext := ".jp2"
+		if o.Format.MIME == "image/jpeg" {
+			ext = ".jpg"
+		}
+		want := storage.DerivativeKey(d.Profile, storage.Digest(f.Digest), ext)
 		if len(d.Outputs) > 1 {
-			want = fmt.Sprintf("%s/%04d.jp2", storage.DerivativeKey(d.Profile, storage.Digest(f.Digest), ""), i+1)
+			want = fmt.Sprintf("%s/%04d%s", storage.DerivativeKey(d.Profile, storage.Digest(f.Digest), ""), i+1, ext)
 		}
 		if o.Key != want || o.Page != i+1 {
 			r.out.damage("derivative-key", logObject(m), "file %d belongs under %q as page %d, not %q as page %d", i+1, want, i+1, o.Key, o.Page)

@@ -52,6 +52,9 @@ func (x *expecter) fact(f event.Fact, m message) error {
 	case event.ProfilePinned:
 		return x.add("op:"+f.MsgID(), material{Digest: f.Digest.Content()})
 	}
+	if o, ok := f.(event.OpFact); ok {
+		return x.operational(o)
+	}
 	return x.op(f.MsgID())
 }
 

@@ -128,3 +128,31 @@ func TestAttempts(t *testing.T) {
 		t.Errorf("a hit is no attempt: %q", got)
 	}
 }
+
+// TestKept: what became of files that are held, and of staged bytes.
+func TestKept(t *testing.T) {
+	t.Parallel()
+	p := newPage("a b", "1", 1, "x")
+	d := string(p.digest())
+	op := func(kind string, detail map[string]string) event.OpFact {
+		return event.OpFact{Schema: event.SchemaOp, Kind: kind, Service: "s", Instance: "i", Counter: 1, Detail: detail}
+	}
+	reported := p.failedFact(event.Capture, 0, 2, false)
+	reported.Digest = ""
+	staged := map[string]string{"batch": "a%20b", "frame": "1", "revision": "2", "digest": d, "operation": "fixity", "pass": "1"}
+	for title, c := range map[string]struct {
+		fact event.Fact
+		want string
+	}{
+		"scheduled":          {op(event.OpVerified, map[string]string{"digest": d, "value": d, "run": "2027 annual"}), "event:fixity-check:" + d + "+2027%20annual"},
+		"the end of a run":   {op(event.OpVerified, map[string]string{"run": "2027"}), "op:verified:s:i#1"},
+		"copied":             {op(event.OpReplicated, map[string]string{"digest": d, "value": d, "store": "b"}), "event:replication:" + d + "+b"},
+		"removed":            {op(event.OpDeleted, staged), "event:deletion:" + d + "@a%20b/1+r2"},
+		"removed, by nobody": {op(event.OpDeleted, map[string]string{"batch": "a", "frame": "1"}), "op:deleted:s:i#1"},
+		"a device's own":     {reported, "event:retry:capture:@a%20b/1#0.2"},
+	} {
+		if got := names(t, c.fact); !slices.Equal(got, []string{c.want}) {
+			t.Errorf("%s: %q, want %q", title, got, c.want)
+		}
+	}
+}

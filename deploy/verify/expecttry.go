@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"fmt"
 	"slices"
 
 	"colophon/shared/event"
@@ -93,7 +94,7 @@ func (x *expecter) decided(f event.CaseFact) error {
 	case event.CaseReplayed:
 		return x.add(name(tUnquarantine), material{Outcome: success, Decision: "replay"})
 	case event.CaseRescan:
-		return x.add(name(tAppraisal), material{Outcome: success, Decision: "rescan"})
+		return x.add(fmt.Sprintf("%s+%d", name(tAppraisal), f.Number), material{Outcome: success, Decision: "rescan"}) // another decision may follow in the same pass
 	case event.CaseDiscarded:
 		known, err := x.has(name(tAppraisal))
 		if err != nil {

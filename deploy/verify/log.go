@@ -92,6 +92,9 @@ func (r *logReader) take(m message) error {
 		return nil
 	}
 	if m.seq <= r.limits.ledger {
+		if op, ok := f.(event.OpFact); ok && op.Kind == event.OpCheckpoint {
+			r.checkpointFact(op, m)
+		}
 		if err := r.events.fact(f, m); err != nil {
 			return err
 		}
@@ -206,6 +209,9 @@ func contentOf(f event.Fact) string {
 		content = []any{f.ID, f.State, f.Number, f.Pass, f.NextPass}
 	case event.OpFact:
 		content = []any{f.Kind, f.Service, f.Code}
+		if f.Kind == event.OpCheckpoint { // two histories of one length
+			content = []any{f.Kind, f.Detail}
+		}
 	}
 	data, err := json.Marshal(content)
 	if err != nil {

@@ -183,7 +183,12 @@ func (e *entry) references(space namespace) []string {
 		same("the case", c.ID, e.Name)
 	}
 	if c := e.Data.Closing; c != nil {
-		same("the case's event", c.Quarantine, "event:"+tQuarantine+strings.TrimPrefix(e.Name, "event:"+typ))
+		name := strings.TrimPrefix(e.Name, "event:"+typ)
+		if i := strings.LastIndexByte(name, '#'); i >= 0 { // a rescan is numbered behind the pass
+			pass, _, _ := strings.Cut(name[i:], "+")
+			name = name[:i] + pass
+		}
+		same("the case's event", c.Quarantine, "event:"+tQuarantine+name)
 	}
 	return out
 }

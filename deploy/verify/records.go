@@ -25,6 +25,7 @@ func (j *judge) judgeRecords(ctx context.Context) error {
 	}
 	defer t.close()
 	r := &recordReader{judge: j, tree: t}
+	j.signed.begin()
 	for ok := it.First(); ok; ok = it.Next() {
 		if len(it.Key()) != 9 {
 			j.out.damage("record-key", fmt.Sprintf("%x", it.Key()), "no record number")
@@ -77,6 +78,7 @@ func (r *recordReader) take(n int64, data []byte) error {
 		name = e.Name
 	}
 	r.tree.add(n, name, tlog.RecordHash(data))
+	r.reached(r.tree)
 	if err != nil {
 		r.out.record("record-unreadable", n, name, "%v", err)
 		return nil
@@ -138,4 +140,5 @@ func (r *recordReader) end() {
 		r.out.record("ledger-size", r.ledger.head.Size, "", "%d records, and the head says %d", r.next, r.ledger.head.Size)
 	}
 	r.tree.end(r.ledger.head)
+	r.beyond()
 }

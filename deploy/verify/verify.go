@@ -41,6 +41,12 @@ type Options struct {
 	Ledger string
 	// Origin that the ledger must have. Empty: the one it says itself.
 	Origin string
+	// Key is the public key that the ledger's checkpoints are signed with. Empty:
+	// the key of the first one, so that only a change of keys is seen.
+	Key string
+	// Last is the last checkpoint that was signed, which is kept apart from the
+	// archive, as read before the ledger was copied; needs Key. Empty: not judged.
+	Last []byte
 	// Workers is how many files are hashed at once; default: one a processor.
 	Workers int
 	// Batch judges only the objects, the manifest, the bag and the dead letters
@@ -79,6 +85,7 @@ type judge struct {
 	ledger  *ledger // nil: not judged
 	limits  window  // of the log
 	slots   *slots
+	signed  *checkpoints
 	started time.Time
 }
 
@@ -106,6 +113,9 @@ func Run(ctx context.Context, o Options) (rep Report, err error) {
 	}
 	defer func() { err = errors.Join(err, j.mem.close()) }()
 	j.slots = &slots{mem: j.mem}
+	if err := j.trust(); err != nil {
+		return rep, err
+	}
 	err = j.run(ctx)
 	return j.report(), err
 }

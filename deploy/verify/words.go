@@ -25,6 +25,8 @@ const (
 	tAppraisal        = "appraisal"
 	tIngestion        = "ingestion"
 	tIngestionEnd     = "ingestion-end"
+	tDeletion         = "deletion"
+	tReplication      = "replication"
 	tRetry            = "retry"
 	tConflict         = "conflict"
 )

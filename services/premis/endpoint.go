@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"time"
 
@@ -198,22 +200,53 @@ func exportTo(ctx context.Context, x *export.Exporter, q ExportRequest, sink exp
 	return x.Master(ctx, q.Digest, sink)
 }
 
-// Checkpoint answers premis.checkpoint: a copy of the ledger's store.
+// Checkpoint answers premis.checkpoint: a copy of the ledger's store, and the
+// last checkpoint that was signed.
 type Checkpoint struct {
 	Dir string `json:"dir"` // on the service's machine
 	Position
+	Signed string `json:"signed,omitempty"` // signed note; empty: none yet
+	Key    string `json:"key,omitempty"`    // that verifies it
 }
 
 // checkpoint makes a copy that readers open while the ledger goes on; it holds
-// at least the position it answers. Removing copies is the reader's.
+// at least the position it answers. Removing copies is the reader's; those it
+// left are removed at the next start.
 func (s *Service) checkpoint(_ context.Context, _ micro.Request) (any, error) {
 	if err := os.MkdirAll(s.cfg.Checkpoints, 0o750); err != nil {
 		return nil, fmt.Errorf("checkpoint: %w", err)
 	}
-	at := s.Position()
-	dir := filepath.Join(s.cfg.Checkpoints, fmt.Sprintf("%012d-%d", at.Size, time.Now().UnixNano()))
-	if err := s.ledger.Checkpoint(dir); err != nil {
-		return nil, err
+	out := Checkpoint{}
+	for c, err := range s.ledger.Signed() {
+		if err != nil {
+			return nil, err
+		}
+		out.Signed, out.Key = c.Note, c.Key
+		break
 	}
-	return Checkpoint{Dir: dir, Position: at}, nil
+	out.Position = s.Position()
+	out.Dir = filepath.Join(s.cfg.Checkpoints, fmt.Sprintf("%012d-%d", out.Size, time.Now().UnixNano()))
+	if err := s.ledger.Checkpoint(out.Dir); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(out.Dir))
+	}
+	return out, nil
 }
+
+// removeCopies removes what readers who ended without a word left behind.
+func removeCopies(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("checkpoints: %w", err)
+	}
+	for _, e := range entries {
+		if copyName.MatchString(e.Name()) {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
+		}
+	}
+	return err
+}
+
+var copyName = regexp.MustCompile(`^[0-9]{12,}-[0-9]+$`)

@@ -20,30 +20,38 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
+	"colophon/services/premis/internal/checkpoint"
 	"colophon/services/premis/internal/ledger"
 )
 
 // Config is what the service is told.
 type Config struct {
-	Dir         string        // the ledger's directory; created
-	Origin      string        // names the installation for good, such as archive.example.org/colophon
-	Checkpoints string        // where premis.checkpoint puts copies; default: beside Dir
-	Version     string        // of this build, semantic: nats.go/micro asks for it
-	Cache       int64         // bytes of the ledger's blocks kept in memory
-	Batch       int           // most facts in one commit
-	Exports     int           // exports at once; further ones wait
-	Wait        time.Duration // for the position an export asks for, where its client does not say
-	Logger      *slog.Logger
+	Dir         string // the ledger's directory; created
+	Origin      string // names the installation for good, such as archive.example.org/colophon
+	Checkpoints string // where premis.checkpoint puts copies; default: beside Dir. What lies there at the start is removed
+	// Key is the file of the key that signs checkpoints, outside Dir and
+	// whatever is copied with it; made at the first start. Empty: this copy of
+	// the ledger signs none. Of those that follow one log, one signs.
+	Key     string
+	Every   time.Duration // longest time between two checkpoints of a ledger that grows; default: a day
+	Version string        // of this build, semantic: nats.go/micro asks for it
+	Cache   int64         // bytes of the ledger's blocks kept in memory
+	Batch   int           // most facts in one commit
+	Exports int           // exports at once; further ones wait
+	Wait    time.Duration // for the position an export asks for, where its client does not say
+	Logger  *slog.Logger
 }
 
 // Defaults are the values of an installation that sets none.
 func Defaults() Config {
 	return Config{
 		Origin: "localhost/colophon", Version: "0.0.0", Cache: 64 << 20, Batch: ledger.MaxBatch, Exports: 2, Wait: 30 * time.Second,
+		Every:  24 * time.Hour,
 		Logger: slog.New(slog.DiscardHandler),
 	}
 }
@@ -68,6 +76,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Wait == 0 {
 		c.Wait = d.Wait
+	}
+	if c.Every == 0 {
+		c.Every = d.Every
 	}
 	if c.Logger == nil {
 		c.Logger = d.Logger
@@ -97,6 +108,12 @@ func (c Config) Validate() error {
 	if c.Wait < 0 {
 		errs = append(errs, fmt.Errorf("wait: %v is negative", c.Wait))
 	}
+	if c.Key != "" && strings.Contains(c.Origin, "+") {
+		errs = append(errs, fmt.Errorf("origin: %q holds a plus sign, which no signed checkpoint can", c.Origin))
+	}
+	if within(c.Key, c.Dir) {
+		errs = append(errs, fmt.Errorf("key: %s lies inside the ledger's folder: whoever copies that would get the key with it", c.Key))
+	}
 	for _, r := range c.Origin {
 		if r <= ' ' || r == 0x7f {
 			errs = append(errs, fmt.Errorf("origin: %q holds a space or a control character", c.Origin))
@@ -109,14 +126,27 @@ func (c Config) Validate() error {
 	return nil
 }
 
+func within(path, dir string) bool {
+	if path == "" || dir == "" {
+		return false
+	}
+	rel, err := filepath.Rel(filepath.Clean(dir), filepath.Clean(path))
+	return err == nil && rel != ".." && !strings.HasPrefix(rel, ".."+string(filepath.Separator))
+}
+
 // Service is the running service.
 type Service struct {
-	cfg    Config
-	nc     *nats.Conn
-	ledger *ledger.Ledger
-	log    *slog.Logger
-	slots  chan struct{} // one for each export under way
-	ready  chan struct{}
+	cfg     Config
+	nc      *nats.Conn
+	ledger  *ledger.Ledger
+	log     *slog.Logger
+	slots   chan struct{}      // one for each export under way
+	signer  *checkpoint.Signer // nil: this copy signs nothing
+	due     bool               // a checkpoint is to be signed
+	retold  bool               // the log is known to hold every checkpoint
+	started time.Time
+	told    int64 // size of the last checkpoint that is known to be in the log
+	ready   chan struct{}
 }
 
 // New opens the ledger. [Service.Run] serves it, [Service.Close] closes it.
@@ -129,16 +159,27 @@ func New(cfg Config, nc *nats.Conn) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("premis: %w", err)
 	}
-	return &Service{
+	s := &Service{
 		cfg: cfg, nc: nc, ledger: l, log: cfg.Logger, slots: make(chan struct{}, cfg.Exports), ready: make(chan struct{}),
-	}, nil
+		started: time.Now(),
+	}
+	if err := errors.Join(s.openSigner(), removeCopies(cfg.Checkpoints)); err != nil {
+		return nil, fmt.Errorf("premis: %w", errors.Join(err, s.Close()))
+	}
+	return s, nil
 }
 
 // Ready is closed when the service follows the log and answers requests.
 func (s *Service) Ready() <-chan struct{} { return s.ready }
 
 // Close closes the ledger; Run has returned before.
-func (s *Service) Close() error { return s.ledger.Close() }
+func (s *Service) Close() error {
+	err := s.ledger.Close()
+	if s.signer != nil {
+		err = errors.Join(err, s.signer.Close())
+	}
+	return err
+}
 
 // Position answers premis.position: where the ledger stands.
 type Position struct {

@@ -82,11 +82,14 @@ func (s *Service) session(ctx context.Context, js jetstream.JetStream) error {
 	if err := s.checkPosition(ctx, stream); err != nil {
 		return err
 	}
+	if err := s.catchUp(ctx, js, stream, consumer); err != nil {
+		return err
+	}
 	s.markReady()
 	for seen := s.nc.Stats().Reconnects; ; {
 		if n := s.nc.Stats().Reconnects; n != seen { // it may have come back with an older disk
 			seen = n
-			if err := s.checkPosition(ctx, stream); err != nil {
+			if err := errors.Join(s.checkPosition(ctx, stream), s.catchUp(ctx, js, stream, consumer)); err != nil {
 				return err
 			}
 		}
@@ -96,6 +99,11 @@ func (s *Service) session(ctx context.Context, js jetstream.JetStream) error {
 		}
 		if err := s.take(ctx, js, messages); err != nil {
 			return err
+		}
+		if len(messages) < s.cfg.Batch { // nothing waits: while the log is read again, one checkpoint is enough
+			if err := s.sign(ctx, js); err != nil {
+				return err
+			}
 		}
 	}
 }
@@ -125,8 +133,25 @@ func (s *Service) checkPosition(ctx context.Context, stream jetstream.Stream) er
 	}
 	s.log.Error("log_rolled_back", slog.String("stream", event.StreamIngest), slog.Uint64("sequence", at.Sequence),
 		slog.String("msg_id", at.MsgID), slog.Time("stored", at.Stored))
+	s.retold = false
 	if err := s.ledger.Rewind(ledger.Position{}); err != nil {
 		return ledgerError{err}
+	}
+	return nil
+}
+
+// catchUp reads what the broker will not deliver again: facts acknowledged by a
+// ledger that is gone, of which this one is an older copy or a new one.
+func (s *Service) catchUp(ctx context.Context, js jetstream.JetStream, stream jetstream.Stream, c jetstream.Consumer) error {
+	info, errConsumer := c.Info(ctx)
+	st, errStream := stream.Info(ctx)
+	if err := errors.Join(errConsumer, errStream); err != nil {
+		return fmt.Errorf("consumer %s: %w", topology.Premis, err)
+	}
+	// A log that was rolled back may end before what was acknowledged of it.
+	to := min(info.AckFloor.Stream, st.State.LastSeq) + 1
+	if from := s.ledger.Position().Sequence + 1; from < to {
+		return s.readRange(ctx, js, from, to)
 	}
 	return nil
 }
@@ -233,6 +258,7 @@ func (s *Service) append(ctx context.Context, entries []ledger.Entry) error {
 		}
 		return ledgerError{err}
 	}
+	s.due = s.due || done.Ends > 0
 	s.log.Debug("appended", slog.Int("facts", len(entries)), slog.Int("new", done.New), slog.Int("known", done.Known),
 		slog.Int("conflicts", done.Conflicts), slog.Uint64("sequence", entries[len(entries)-1].Sequence))
 	return nil

@@ -33,6 +33,7 @@ type world struct {
 	nc  *nats.Conn
 	js  jetstream.JetStream
 	dir string
+	key string // file of the signing key; empty: none
 }
 
 func newWorld(t *testing.T) *world {
@@ -88,7 +89,7 @@ func (w *world) publish(facts ...event.Fact) uint64 {
 // start runs the service until stop is called.
 func (w *world) start(log *slog.Logger) (s *premis.Service, stop func()) {
 	w.t.Helper()
-	s, err := premis.New(premis.Config{Dir: w.dir, Origin: facttest.Origin, Logger: log}, w.nc)
+	s, err := premis.New(premis.Config{Dir: w.dir, Key: w.key, Origin: facttest.Origin, Logger: log}, w.nc)
 	if err != nil {
 		w.t.Fatal(err)
 	}

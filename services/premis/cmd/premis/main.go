@@ -9,11 +9,13 @@ import (
 
 	"colophon/services/premis"
 	"colophon/shared/daemon"
+	"colophon/shared/topology"
 )
 
 type settings struct {
 	daemon.Base
 	State  string `help:"Folder of the ledger." required:"" type:"path" env:"COLOPHON_STATE"`
+	Key    string `help:"File of the key that signs checkpoints, outside the ledger's folder; made at the first start. Without it this copy of the ledger signs none." type:"path" env:"COLOPHON_CHECKPOINT_KEY"`
 	Origin string `help:"Name of the ledger, fixed at the first start: archive.example.org/colophon." required:"" env:"COLOPHON_ORIGIN"`
 }
 
@@ -22,7 +24,7 @@ func (s *settings) Validate() error { return s.config().Validate() }
 
 func (s *settings) config() premis.Config {
 	c := premis.Defaults()
-	c.Dir, c.Origin, c.Version = s.State, strings.TrimSpace(s.Origin), daemon.Semver(daemon.Version)
+	c.Dir, c.Key, c.Origin, c.Version = s.State, s.Key, strings.TrimSpace(s.Origin), daemon.Semver(daemon.Version)
 	return c
 }
 
@@ -39,6 +41,7 @@ func (s *settings) run(ctx context.Context, e daemon.Env) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, svc.Close()) }()
+	e.Registry.MustRegister(svc.Collector(), topology.Lag(e.JS, topology.Premis))
 	e.Health.Check("ledger", func() error {
 		select {
 		case <-svc.Ready():

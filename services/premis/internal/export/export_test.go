@@ -135,6 +135,15 @@ func story() *facttest.Log {
 		p := facttest.Page(b, name, 9+i, "odd "+string(name))
 		l.Add(p.Captured(1, 1), p.Fixed(1, 1), p.Derived(1, 1))
 	}
+	// Scheduled checks, a copy elsewhere, removed staging, the device's own fault.
+	copied := facttest.Verified(plain.Digest, plain.Digest, "")
+	copied.Kind, copied.Detail["store"] = event.OpReplicated, "store b"
+	removed := event.OpFact{Schema: event.SchemaOp, Kind: event.OpDeleted, Service: "capture", Instance: "a", Counter: 1, Agent: facttest.Capture, Detail: map[string]string{
+		"batch": b.Encode(), "frame": wrong.Slot.Frame.Encode(), "revision": "1", "digest": string(wrong.Digest), "operation": "capture", "pass": "1", "actor": "9a41",
+	}}
+	jam := gone.Failed(event.Capture, facttest.Capture, 0, 1, "transient", "device-jam", false)
+	jam.Device = "scanner-03"
+	l.Add(jam, facttest.Verified(plain.Digest, plain.Digest, "2027-annual"), facttest.Verified(hard.Digest, "", "2027 annual"), copied, removed)
 	l.Add(event.OpFact{Schema: event.SchemaOp, Kind: event.OpHalted, Service: "deriver", Instance: "a", Counter: 1, Reason: "no space", Agent: facttest.Deriver})
 	l.Add(facttest.Converged(b, 1, event.Totals{Declared: 8 + len(oddNames), Done: 6 + len(oddNames), Discarded: 1, Failed: 1}))
 

@@ -80,6 +80,14 @@ func (c *collector) contentEvents(d event.Digest, profiles map[string]bool) ([]i
 		record.Name(record.FormatIdentification, "", d), record.Name(record.Ingestion, "", d),
 	}
 	marks := []string{mapping.Mark(record.FormatIdentification, "", d)}
+	for _, t := range []record.Type{record.FixityCheck, record.Replication} {
+		for name, err := range c.x.view.Names(record.Name(t, "", d) + record.Run("")) { // of runs and stores
+			if err != nil {
+				return nil, err
+			}
+			names = append(names, name)
+		}
+	}
 	for p := range profiles {
 		names = append(names, record.Name(record.Validation, p, d))
 		marks = append(marks, mapping.Mark(record.Validation, p, d))

@@ -103,7 +103,7 @@ func (f Frame) captured() event.Captured {
 	return event.Captured{
 		Source: "file:///srv/secret/scans/" + f.Slot.Frame.Encode(), Size: 73400452, Staging: "staging/" + f.Slot.String(),
 		Declared: f.Digest, DeclaredBy: "gateway", Device: "scanner-03", Operator: "7f3a",
-		ScannedAt: Start.Add(-time.Hour), Acquisition: map[string]string{"resolution": "400 ppi", "mode": "colour"},
+		ScannedAt: Start.Add(-time.Hour), Acquisition: map[string]string{"resolution": "400 ppi", "mode": "colour", "model": "BookScan 4000", "serial-number": "BS4K-00317", "calibrated": "2025-11-20"},
 	}
 }
 
@@ -163,4 +163,18 @@ func (f Frame) Case(op event.Operation, pass int, state string, number int) even
 		c.NextPass = pass + 1
 	}
 	return c
+}
+
+// Verified is a scheduled check of a stored file: value is what its bytes gave,
+// empty where they could not be read.
+func Verified(d, value event.Digest, run string) event.OpFact {
+	f := event.OpFact{
+		Schema: event.SchemaOp, Kind: event.OpVerified, Service: "verify", Instance: run + ":" + string(d), Counter: 1, Reason: "as recorded",
+		Detail: map[string]string{"digest": string(d), "value": string(value), "run": run},
+		Agent:  event.Agent{Name: "verify", Version: "1.4.2"}, At: Start.Add(time.Hour),
+	}
+	if value != d {
+		f.Code, f.Reason = "master-damaged", "its 12 bytes have another digest"
+	}
+	return f
 }

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -32,10 +31,11 @@ type Appended struct {
 	Known     int // names that were there and agree
 	Conflicts int // names that were there and disagree
 	Skipped   int // entries at or below the position
+	Ends      int // ends of batches among the new
 }
 
 func (a *Appended) add(b Appended) {
-	a.New, a.Known, a.Conflicts, a.Skipped = a.New+b.New, a.Known+b.Known, a.Conflicts+b.Conflicts, a.Skipped+b.Skipped
+	a.New, a.Known, a.Conflicts, a.Skipped, a.Ends = a.New+b.New, a.Known+b.Known, a.Conflicts+b.Conflicts, a.Skipped+b.Skipped, a.Ends+b.Ends
 }
 
 // Append maps entries to records and adds those whose names are new, in log
@@ -76,20 +76,16 @@ func (l *Ledger) commit(entries []Entry) (Appended, error) {
 	if broken != nil {
 		return Appended{}, fmt.Errorf("ledger: an earlier commit failed: %w", broken)
 	}
-	b := l.db.NewIndexedBatch()
-	defer b.Close()
-	t := &txn{
-		batch: b, state: state{View{r: b}, l.space}, head: head, before: head.Size, log: l.log,
-		nodes: hashes{view: View{r: b}, memory: l.edge},
-	}
-	stopped := t.take(entries)
+	t, stopped := l.build(head, entries)
 	if stopped != nil && !errors.Is(stopped, event.ErrUnknownSchema) {
 		return Appended{}, stopped
 	}
 	if t.head.Position == head.Position {
 		return t.done, stopped
 	}
-	if err := t.seal(); err != nil {
+	b := l.db.NewBatch()
+	defer b.Close()
+	if err := t.seal(b); err != nil {
 		return Appended{}, err
 	}
 	// Crash before: the log is read again from the old position. Crash after:
@@ -97,56 +93,88 @@ func (l *Ledger) commit(entries []Entry) (Appended, error) {
 	if err := b.Commit(t.durability()); err != nil {
 		return Appended{}, l.fail(fmt.Errorf("ledger: commit: %w", err))
 	}
-	l.edge = t.nodes.memory
+	*l.edge = t.edge
 	l.advance(t.head)
 	return t.done, stopped
 }
 
+// build maps entries and says what they add. With an error, t holds what comes
+// before the entry at fault.
+func (l *Ledger) build(head Head, entries []Entry) (t *txn, stopped error) {
+	t = &txn{head: head, before: head.Size, edge: *l.edge, over: newPending(head.Size), log: l.log}
+	t.state = &state{View: l.View, space: l.space, over: t.over}
+	return t, t.take(entries)
+}
+
 // txn is one commit under way.
 type txn struct {
-	batch  *pebble.Batch
-	state  state
 	head   Head
 	before int64 // records
-	nodes  hashes
+	edge   edge
+	over   *pending
+	state  *state // the store, and over
 	done   Appended
 	log    *slog.Logger
+	buf    []tlog.Hash
 }
 
 func (t *txn) take(entries []Entry) error {
-	last := uint64(0)
-	for _, e := range entries {
-		if e.Sequence <= last && last != 0 {
-			return fmt.Errorf("ledger: %w: %d after %d", ErrOrder, e.Sequence, last)
+	for i, e := range entries {
+		if i > 0 && e.Sequence <= entries[i-1].Sequence {
+			return fmt.Errorf("ledger: %w: %d after %d", ErrOrder, e.Sequence, entries[i-1].Sequence)
 		}
-		last = e.Sequence
-		if e.Sequence <= t.head.Position.Sequence {
-			t.done.Skipped++
-			continue
+	}
+	for len(entries) > 0 && entries[0].Sequence <= t.head.Position.Sequence {
+		t.done.Skipped++
+		entries = entries[1:]
+	}
+	for p := range t.prepare(entries) {
+		if err := t.fact(p); err != nil {
+			return fmt.Errorf("ledger: fact %d (%.200s): %w", p.Sequence, p.MsgID, err)
 		}
-		if err := t.fact(e); err != nil {
-			return fmt.Errorf("ledger: fact %d (%.200s): %w", e.Sequence, e.MsgID, err)
-		}
-		t.head.Position = Position{e.Sequence, e.Stored.UTC(), e.MsgID}
+		t.head.Position = Position{p.Sequence, p.Stored.UTC(), p.MsgID}
 	}
 	return nil
 }
 
-func (t *txn) fact(e Entry) error {
-	meta := mapping.Meta{Origin: t.head.Origin, Space: t.state.space, Sequence: e.Sequence, Stored: e.Stored, MsgID: e.MsgID}
-	f, err := event.DecodeFact(e.Subject, e.Data)
-	var records []*record.Record
+func (t *txn) meta(e Entry) mapping.Meta {
+	return mapping.Meta{Origin: t.head.Origin, Space: t.state.space, Sequence: e.Sequence, Stored: e.Stored, MsgID: e.MsgID}
+}
+
+func (t *txn) fact(p prepared) (err error) {
 	switch {
-	case errors.Is(err, event.ErrUnknownSchema):
-		return err
-	case err != nil:
-		t.log.Error("fact_unreadable", slog.Uint64("sequence", e.Sequence), slog.Any("error", err))
-		records = []*record.Record{mapping.Unreadable(e.Subject, e.Data, err, meta)}
-	default:
-		if records, err = mapping.Map(f, meta, t.state); err != nil {
-			return err
+	case errors.Is(p.err, event.ErrUnknownSchema):
+		return p.err
+	case p.err != nil:
+		t.log.Error("fact_unreadable", slog.Uint64("sequence", p.Sequence), slog.Any("error", p.err))
+		p.records, err = t.encode([]*record.Record{mapping.Unreadable(p.Subject, p.Data, p.err, t.meta(p.Entry))})
+	case t.stale(p):
+		var records []*record.Record
+		if records, err = mapping.Map(p.fact, t.meta(p.Entry), t.state); err == nil {
+			p.records, err = t.encode(records)
 		}
 	}
+	if err != nil {
+		return err
+	}
+	if err := t.addAll(p.records); err != nil || p.err != nil {
+		return err
+	}
+	if f, ok := p.fact.(event.OpFact); ok {
+		return t.sighted(f, p.Entry)
+	}
+	more, err := mapping.Complete(p.fact, t.meta(p.Entry), t.state)
+	if err != nil || len(more) == 0 {
+		return err
+	}
+	last, err := t.encode(more)
+	if err != nil {
+		return err
+	}
+	return t.addAll(last)
+}
+
+func (t *txn) addAll(records []encoded) error {
 	for _, r := range records {
 		if err := t.add(r); err != nil {
 			return err
@@ -156,20 +184,20 @@ func (t *txn) fact(e Entry) error {
 }
 
 // add is the uniqueness rule: a name is appended once.
-func (t *txn) add(r *record.Record) error {
-	first, found, err := t.state.ByName(r.Name)
-	if err != nil {
-		return err
+func (t *txn) add(r encoded) error {
+	n, known := t.over.names[r.Name]
+	if !known {
+		n, known = r.number, r.known
 	}
-	if !found {
+	if !known {
 		t.done.New++
 		return t.put(r)
 	}
-	data, err := r.Encode() // as it would have been stored
+	first, err := t.state.at(n)
 	if err != nil {
 		return err
 	}
-	second, err := record.Decode(data)
+	second, err := record.Decode(r.data) // as it would have been stored
 	if err != nil {
 		return err
 	}
@@ -195,59 +223,39 @@ func (t *txn) conflict(first Numbered, second *record.Record) error {
 	t.log.Error("ledger_conflict", slog.String("name", first.Name), slog.Int64("first", first.Number),
 		slog.Uint64("sequence", second.Sequence), slog.String("first_fields", first.Material().String()),
 		slog.String("other_fields", second.Material().String()))
-	return t.put(c)
-}
-
-// put appends one record: name, bytes, nodes and index entries.
-func (t *txn) put(r *record.Record) error {
-	data, err := r.Encode()
+	made, err := t.encode([]*record.Record{c})
 	if err != nil {
 		return err
 	}
+	return t.put(made[0])
+}
+
+// put adds one record: name, bytes, nodes and index entries.
+func (t *txn) put(r encoded) error {
 	if r.Truncated {
 		t.log.Warn("record_truncated", slog.String("name", r.Name))
 	}
+	if r.Type == record.IngestionEnd.Label {
+		t.done.Ends++
+	}
 	n := t.head.Size
-	nodes, err := tlog.StoredHashesForRecordHash(n, tlog.RecordHash(data), t.nodes)
-	if err != nil {
-		return fmt.Errorf("tree: %w", err)
-	}
-	if n == t.before { // the memory of the last commit is not ours to change
-		t.nodes.memory = clone(t.nodes.memory)
-	}
-	for i, node := range nodes {
-		at := tlog.StoredHashIndex(0, n) + int64(i)
-		t.nodes.memory[at] = node
-		if err := t.batch.Set(hashKey(at), node[:], nil); err != nil {
-			return err
-		}
-	}
-	number := binary.BigEndian.AppendUint64(nil, uint64(n))
-	if err := errors.Join(t.batch.Set(nameKey(r.Name), number, nil), t.batch.Set(recordKey(n), data, nil)); err != nil {
-		return err
-	}
+	t.buf = t.edge.grow(n, r.leaf, t.buf)
+	t.over.nodes = append(t.over.nodes, t.buf...)
+	t.over.records = append(t.over.records, r)
+	t.over.names[r.Name] = n
 	t.head.Size++
-	return t.index(r, n)
-}
-
-func clone(in map[int64]tlog.Hash) map[int64]tlog.Hash {
-	out := make(map[int64]tlog.Hash, len(in)+64)
-	for k, v := range in {
-		out[k] = v
-	}
-	return out
+	return t.index(r.Record, n)
 }
 
 // seal computes the root and puts the head behind all records.
-func (t *txn) seal() error {
+func (t *txn) seal(b *pebble.Batch) error {
 	if t.head.Size > t.before {
-		root, edge, err := t.nodes.root(t.head.Size)
-		if err != nil {
-			return fmt.Errorf("ledger: root: %w", err)
-		}
-		t.head.Root, t.nodes.memory = root, edge
+		t.head.Root = t.edge.root(t.head.Size)
 	}
-	return t.batch.Set(keyHead, encodeHead(t.head), nil)
+	if err := t.over.write(b); err != nil {
+		return fmt.Errorf("ledger: %w", err)
+	}
+	return b.Set(keyHead, encodeHead(t.head), nil)
 }
 
 // durability: a batch without a record only moves the position, and the facts

@@ -2,10 +2,11 @@ package ledger_test
 
 import (
 	"context"
-	"encoding/binary"
-	"errors"
 	"fmt"
+	"os"
+	"strconv"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -15,89 +16,146 @@ import (
 	"colophon/services/premis/internal/ledger"
 )
 
-// BenchmarkAppend prints records a second at several batch sizes, beside
-// BenchmarkFloor: the same records in plain synced Pebble batches.
+// benchLog is the log of so many frames: three facts and nine records each.
+func benchLog(first, frames int) []ledger.Entry {
+	var log facttest.Log
+	for i := first; i < first+frames; i++ {
+		p := facttest.Page(event.Name(fmt.Sprintf("vol-%04d", i/4000)), event.Name(fmt.Sprintf("%08d.tif", i)), i%4000+1, fmt.Sprint(i))
+		log.Add(p.Captured(1, 1), p.Fixed(1, 1), p.Derived(1, 1))
+	}
+	for i := range log.Entries {
+		log.Entries[i].Sequence += uint64(3 * first)
+	}
+	return log.Entries
+}
+
+// BenchmarkAppend prints records a second at several numbers of facts a
+// commit, beside two floors, both in a store of the same options and with the
+// same number of records behind each sync:
+//
+//   - floor: what MAPPING section 6 says a ledger holds, byte for byte (k, e and
+//     h of each record, m), set in plain batches as the records come;
+//   - own-floor: exactly the keys and values of our commits, indexes among
+//     them, in the order we write them.
+//
+// A floor leaves out all work on facts: decoding, mapping, looking names up,
+// encoding and hashing. The two differ since our keys are written sorted.
 func BenchmarkAppend(b *testing.B) {
-	for _, size := range []int{1, 64, 1024} {
-		b.Run(fmt.Sprintf("batch=%d", size), func(b *testing.B) {
+	for _, size := range []int{1, 64, ledger.MaxBatch} {
+		b.Run(fmt.Sprintf("facts=%d", size), func(b *testing.B) {
+			entries := benchLog(0, (b.N+2)/3)
 			l, err := ledger.Open(b.TempDir(), ledger.Options{Origin: facttest.Origin})
 			if err != nil {
 				b.Fatal(err)
 			}
-			defer l.Close()
-			var log facttest.Log
-			for i := range b.N {
-				p := facttest.Page("vol-0142", event.Name(fmt.Sprintf("%08d.tif", i)), i+1, fmt.Sprint(i))
-				log.Add(p.Captured(1, 1), p.Fixed(1, 1), p.Derived(1, 1))
+			start := time.Now()
+			appendIn(b, l, entries, size)
+			rate := float64(l.Size()) / time.Since(start).Seconds()
+			records := float64(l.Size())
+			if err := l.Close(); err != nil {
+				b.Fatal(err)
 			}
-			b.ResetTimer()
-			records := 0
-			for e := log.Entries; len(e) > 0; {
-				n := min(size, len(e))
-				got, err := l.Append(context.Background(), e[:n])
-				if err != nil {
-					b.Fatal(err)
-				}
-				records += got.New
-				e = e[n:]
+			own := pairsOf(b, entries, size)
+			ownFloor := records / floorTime(b, own).Seconds()
+			for i := range own {
+				own[i] = own[i].Section6()
 			}
-			b.ReportMetric(float64(records)/b.Elapsed().Seconds(), "records/s")
-			b.ReportMetric(float64(len(log.Entries))/b.Elapsed().Seconds(), "facts/s")
+			floor := records / floorTime(b, own).Seconds()
+			b.ReportMetric(rate, "records/s")
+			b.ReportMetric(rate*float64(len(entries))/records, "facts/s")
+			b.ReportMetric(floor, "floor-records/s")
+			b.ReportMetric(rate/floor, "of-floor")
+			b.ReportMetric(rate/ownFloor, "of-own-floor")
 		})
 	}
 }
 
-func BenchmarkFloor(b *testing.B) {
+func appendIn(b *testing.B, l *ledger.Ledger, entries []ledger.Entry, size int) {
+	b.Helper()
+	for len(entries) > 0 {
+		n := min(size, len(entries))
+		if _, err := l.Append(context.Background(), entries[:n]); err != nil {
+			b.Fatal(err)
+		}
+		entries = entries[n:]
+	}
+}
+
+func pairsOf(b *testing.B, entries []ledger.Entry, size int) (commits []ledger.Pairs) {
+	b.Helper()
 	l, err := ledger.Open(b.TempDir(), ledger.Options{Origin: facttest.Origin})
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer l.Close()
-	var log facttest.Log
-	for i := range 400 {
-		p := facttest.Page("vol-0142", event.Name(fmt.Sprintf("%08d.tif", i)), i+1, fmt.Sprint(i))
-		log.Add(p.Captured(1, 1), p.Fixed(1, 1), p.Derived(1, 1))
-	}
-	appendAll(b, l, log.Entries)
-	var records []ledger.Numbered
-	for n := range l.Size() {
-		r, err := l.Get(n)
+	for len(entries) > 0 {
+		n := min(size, len(entries))
+		pairs, err := l.AppendPairs(entries[:n])
 		if err != nil {
 			b.Fatal(err)
 		}
-		records = append(records, r)
+		commits, entries = append(commits, pairs), entries[n:]
 	}
-	for _, facts := range []int{1, 64, 1024} {
-		b.Run(fmt.Sprintf("batch=%d", facts), func(b *testing.B) {
-			db, err := pebble.Open(b.TempDir(), &pebble.Options{Logger: quiet{}, MemTableSize: 16 << 20})
+	return commits
+}
+
+func floorTime(b *testing.B, commits []ledger.Pairs) time.Duration {
+	b.Helper()
+	db, err := ledger.OpenFloor(b.TempDir())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer db.Close()
+	start := time.Now()
+	for _, pairs := range commits {
+		w := db.NewBatch()
+		for _, p := range pairs {
+			if err := w.Set(p[0], p[1], nil); err != nil {
+				b.Fatal(err)
+			}
+		}
+		if err := w.Commit(pebble.Sync); err != nil {
+			b.Fatal(err)
+		}
+		w.Close()
+	}
+	return time.Since(start)
+}
+
+// BenchmarkExisting prints the rate at 1,024 facts a commit into ledgers that
+// hold 10,000 and 1,000,000 records already (COLOPHON_BENCH_RECORDS adds a
+// size: 10000000 takes minutes), and how long such a ledger takes to open.
+func BenchmarkExisting(b *testing.B) {
+	sizes := []int{10_000, 1_000_000}
+	if more, err := strconv.Atoi(os.Getenv("COLOPHON_BENCH_RECORDS")); err == nil {
+		sizes = append(sizes, more)
+	}
+	for _, size := range sizes {
+		b.Run(fmt.Sprintf("records=%d", size), func(b *testing.B) {
+			dir := b.TempDir()
+			l, err := ledger.Open(dir, ledger.Options{Origin: facttest.Origin})
 			if err != nil {
 				b.Fatal(err)
 			}
-			defer db.Close()
-			b.ResetTimer()
-			done := 0
-			for n := 0; n < 3*b.N; n += facts { // three facts an iteration, as above
-				w := db.NewBatch()
-				for range 3 * min(facts, 3*b.N-n) { // three records a fact
-					floorRecord(b, w, records[done%len(records)], done)
-					done++
-				}
-				if err := w.Commit(pebble.Sync); err != nil {
-					b.Fatal(err)
-				}
+			frames := 0
+			for ; l.Size() < int64(size); frames += 1000 {
+				appendIn(b, l, benchLog(frames, 1000), ledger.MaxBatch)
 			}
-			b.ReportMetric(float64(done)/b.Elapsed().Seconds(), "records/s")
+			if err := l.Close(); err != nil {
+				b.Fatal(err)
+			}
+			start := time.Now()
+			if l, err = ledger.Open(dir, ledger.Options{Origin: facttest.Origin}); err != nil {
+				b.Fatal(err)
+			}
+			defer l.Close()
+			opened := time.Since(start).Seconds()
+			entries, before := benchLog(frames, 10_000), l.Size()
+			b.ResetTimer()
+			start = time.Now()
+			appendIn(b, l, entries, ledger.MaxBatch)
+			b.ReportMetric(float64(l.Size()-before)/time.Since(start).Seconds(), "records/s")
+			b.ReportMetric(opened, "open-s")
 		})
-	}
-}
-
-func floorRecord(b *testing.B, w *pebble.Batch, r ledger.Numbered, n int) {
-	number := binary.BigEndian.AppendUint64(nil, uint64(n))
-	err := errors.Join(
-		w.Set(fmt.Appendf(nil, "k%s%d", r.Name, n), number, nil), w.Set(append([]byte{'e'}, number...), r.Bytes, nil),
-		w.Set(append([]byte{'h'}, number...), make([]byte, 32), nil), w.Set(append([]byte{'i'}, number...), make([]byte, 32), nil),
-	)
-	if err != nil {
-		b.Fatal(err)
 	}
 }

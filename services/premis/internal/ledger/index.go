@@ -1,13 +1,12 @@
 package ledger
 
 import (
-	"encoding/binary"
-	"encoding/json"
 	"slices"
 	"strings"
 
 	"colophon/shared/event"
 
+	"colophon/services/premis/internal/checkpoint"
 	"colophon/services/premis/internal/mapping"
 	"colophon/services/premis/internal/record"
 )
@@ -16,9 +15,7 @@ import (
 // they can be made again from the records alone.
 func (t *txn) index(r *record.Record, n int64) error {
 	for _, d := range about(r) {
-		if err := t.batch.Set(numbered(digestKeys(d), uint64(n)), nil, nil); err != nil {
-			return err
-		}
+		t.list(digestKeys(d), n)
 	}
 	if r.Slot != nil {
 		if err := t.indexSlot(r, n); err != nil {
@@ -27,7 +24,27 @@ func (t *txn) index(r *record.Record, n int64) error {
 	}
 	if r.Outcome == record.Warning && warnsOnce(r) {
 		mark, _, _ := strings.Cut(r.Name, "@")
-		return t.batch.Set(warnedKey(mark), binary.BigEndian.AppendUint64(nil, uint64(n)), nil)
+		t.over.warned[mark] = n
+	}
+	return nil
+}
+
+func (t *txn) list(prefix []byte, n int64) {
+	t.over.lists[string(prefix)] = append(t.over.lists[string(prefix)], n)
+}
+
+// sighted notes where the log tells of a checkpoint: after a rollback it is
+// told again, elsewhere.
+func (t *txn) sighted(f event.OpFact, e Entry) error {
+	if f.Kind != event.OpCheckpoint {
+		return nil
+	}
+	r, found, err := t.state.byName(f.MsgID())
+	if err != nil || !found || r.Data.Checkpoint == nil {
+		return err
+	}
+	if tree, err := checkpoint.Unverified([]byte(r.Data.Checkpoint.Note)); err == nil {
+		t.over.signed[tree.Size] = sighting{r.Number, Position{e.Sequence, e.Stored.UTC(), e.MsgID}}
 	}
 	return nil
 }
@@ -46,12 +63,8 @@ func warnsOnce(r *record.Record) bool {
 }
 
 func (t *txn) indexSlot(r *record.Record, n int64) error {
-	if err := t.batch.Set(numbered(batchKeys(r.Slot.Batch), uint64(n)), nil, nil); err != nil {
-		return err
-	}
-	if err := t.batch.Set(numbered(frameKeys(r.Slot.Batch, r.Slot.Frame), uint64(n)), nil, nil); err != nil {
-		return err
-	}
+	t.list(batchKeys(r.Slot.Batch), n)
+	t.list(frameKeys(r.Slot.Batch, r.Slot.Frame), n)
 	if r.Slot.Frame == "" {
 		return nil
 	}
@@ -62,53 +75,28 @@ func (t *txn) indexSlot(r *record.Record, n int64) error {
 	case record.Retry.Label:
 		return t.indexAttempt(r)
 	case record.Appraisal.Label:
-		return t.indexDiscard(r, n)
+		t.indexDiscard(r, n)
 	}
 	return nil
 }
 
 // indexFrame keeps what is held of a slot, and its place in the batch.
 func (t *txn) indexFrame(r *record.Record) error {
-	b, f := r.Slot.Batch, r.Slot.Frame
-	was, err := t.state.Slot(b, f)
+	s, err := t.state.slot(r.Slot.Batch, r.Slot.Frame)
 	if err != nil {
 		return err
 	}
-	now := mapping.Frame{Sequence: r.Slot.Sequence}
-	if was != nil {
-		now = *was
-		if r.Slot.Sequence > 0 {
-			now.Sequence = r.Slot.Sequence
-		}
+	if !s.known {
+		s.known, s.dirty = true, true
 	}
-	if was == nil || now.Sequence != was.Sequence {
-		if err := t.reorder(b, f, was, now.Sequence); err != nil {
-			return err
-		}
+	if r.Slot.Sequence > 0 && r.Slot.Sequence != s.now.Sequence {
+		s.now.Sequence, s.dirty = r.Slot.Sequence, true
 	}
-	changed := update(&now, r)
-	if changed {
-		if err := t.require(now.Of(r.Digest)); err != nil {
-			return err
-		}
-	}
-	if !changed && was != nil && now.Sequence == was.Sequence {
+	if !update(&s.now, r) {
 		return nil
 	}
-	data, err := json.Marshal(now)
-	if err != nil {
-		return err
-	}
-	return t.batch.Set(slotKey(b, f), data, nil)
-}
-
-func (t *txn) reorder(b, f string, was *mapping.Frame, sequence int) error {
-	if was != nil {
-		if err := t.batch.Delete(orderKey(b, was.Sequence, f), nil); err != nil {
-			return err
-		}
-	}
-	return t.batch.Set(orderKey(b, sequence, f), nil, nil)
+	s.dirty = true
+	return t.require(s.now.Of(r.Digest))
 }
 
 // update applies a record to what is held of its slot; false: no change.
@@ -141,21 +129,18 @@ func (t *txn) require(c mapping.Content) error {
 	if !c.Held {
 		return nil
 	}
-	sets, err := t.state.Required(c.Digest)
+	r, err := t.state.required(c.Digest)
 	if err != nil {
 		return err
 	}
 	wanted := c.Wanted()
-	for _, s := range sets {
+	for _, s := range r.sets {
 		if slices.Equal(s, wanted) {
 			return nil
 		}
 	}
-	data, err := json.Marshal(append(sets, wanted))
-	if err != nil {
-		return err
-	}
-	return t.batch.Set(requiredKey(c.Digest), data, nil)
+	r.sets, r.dirty = append(slices.Clip(r.sets), wanted), true
+	return nil
 }
 
 func (t *txn) indexAttempt(r *record.Record) error {
@@ -168,20 +153,19 @@ func (t *txn) indexAttempt(r *record.Record) error {
 		return err
 	}
 	key := chainKey(a.Operation, s)
-	data, _, err := t.state.get(key)
+	data, err := t.state.chain(key)
 	if err != nil {
 		return err
 	}
 	if data, err = appendLink(data, a.Pass, a.Number, t.state.space.Event(r.Name)); err != nil {
 		return err
 	}
-	return t.batch.Set(key, data, nil)
+	t.over.chains[string(key)] = data
+	return nil
 }
 
-func (t *txn) indexDiscard(r *record.Record, n int64) error {
-	c := r.Data.Closing
-	if c == nil || c.Decision != record.DecisionDiscard {
-		return nil
+func (t *txn) indexDiscard(r *record.Record, n int64) {
+	if c := r.Data.Closing; c != nil && c.Decision == record.DecisionDiscard {
+		t.over.discards[string(discardKey(r.Slot.Batch, r.Slot.Frame, c.Operation))] = n
 	}
-	return t.batch.Set(discardKey(r.Slot.Batch, r.Slot.Frame, c.Operation), binary.BigEndian.AppendUint64(nil, uint64(n)), nil)
 }

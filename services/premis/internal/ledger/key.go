@@ -22,6 +22,7 @@ import (
 //	w mark                     warnings told about content (record number)
 //	r digest                   sets of profiles that are enough to be ingested (JSON)
 //	x batch 0 frame 0 op       discards (record number)
+//	p size                     checkpoints of so many records (record number, place in the log)
 const (
 	kindName    = 'k'
 	kindRecord  = 'e'
@@ -35,6 +36,7 @@ const (
 	kindWarned  = 'w'
 	kindRequire = 'r'
 	kindDiscard = 'x'
+	kindSigned  = 'p'
 )
 
 var keyHead = []byte{'m'}
@@ -72,6 +74,8 @@ func discardKeys(batch string) []byte { return terminated(kindDiscard, batch) }
 func discardKey(batch, frame string, op event.Operation) []byte {
 	return append(append(append(discardKeys(batch), frame...), 0), op...)
 }
+
+func signedKey(size int64) []byte { return numbered([]byte{kindSigned}, uint64(size)) }
 
 func terminated(kind byte, id string) []byte {
 	return append(append([]byte{kind}, id...), 0)

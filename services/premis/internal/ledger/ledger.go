@@ -71,12 +71,12 @@ type Ledger struct {
 	space    record.Namespace
 	readOnly bool
 
-	writing sync.Mutex          // held by Append and Rewind
-	edge    map[int64]tlog.Hash // nodes the next record is hashed with
-	mu      sync.Mutex          // guards what follows
-	head    Head                // as committed
-	changed chan struct{}       // closed when head changes
-	broken  error               // a commit whose outcome is unknown
+	writing sync.Mutex    // held by Append and Rewind
+	edge    *edge         // with which the next record is hashed
+	mu      sync.Mutex    // guards what follows
+	head    Head          // as committed
+	changed chan struct{} // closed when head changes
+	broken  error         // a commit whose outcome is unknown
 }
 
 // Open opens or creates the ledger in dir. It recomputes every node of the

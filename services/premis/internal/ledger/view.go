@@ -119,6 +119,20 @@ func (v View) ByName(name string) (r Numbered, found bool, err error) {
 	return r, err == nil, err
 }
 
+// Names gives the names that begin with prefix, in their order.
+func (v View) Names(prefix string) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		for key, err := range v.keys(nameKey(prefix)) {
+			if err != nil || !yield(string(key[1:]), nil) {
+				if err != nil {
+					yield("", err)
+				}
+				return
+			}
+		}
+	}
+}
+
 // ByBatch gives the numbers of a batch's records, in ledger order.
 func (v View) ByBatch(b event.Name) iter.Seq2[int64, error] { return v.numbers(batchKeys(b.Encode())) }
 
@@ -142,36 +156,104 @@ func (v View) Warning(mark string) (n int64, found bool, err error) {
 	return int64(binary.BigEndian.Uint64(data)), true, nil
 }
 
+// Signed is a checkpoint among the records.
+type Signed struct {
+	record.Checkpoint
+	At Position // of the message that tells of it
+}
+
+// Signed gives the checkpoints that the records hold, the latest first. Who
+// signed them is the caller's to check.
+func (v View) Signed() iter.Seq2[Signed, error] {
+	return func(yield func(Signed, error) bool) {
+		it, err := v.r.NewIter(&pebble.IterOptions{LowerBound: []byte{kindSigned}, UpperBound: []byte{kindSigned + 1}})
+		if err != nil {
+			yield(Signed{}, fmt.Errorf("ledger: checkpoints: %w", err))
+			return
+		}
+		defer it.Close()
+		for ok := it.Last(); ok; ok = it.Prev() {
+			c, err := v.signed(it.Value())
+			if !yield(c, err) || err != nil {
+				return
+			}
+		}
+		if err := it.Error(); err != nil {
+			yield(Signed{}, fmt.Errorf("ledger: checkpoints: %w", err))
+		}
+	}
+}
+
+func (v View) signed(value []byte) (s Signed, err error) {
+	if len(value) < 8 || json.Unmarshal(value[8:], &s.At) != nil {
+		return s, fmt.Errorf("ledger: %w: the index of checkpoints", ErrDamaged)
+	}
+	r, err := v.Get(int64(binary.BigEndian.Uint64(value)))
+	if err != nil {
+		return s, err
+	}
+	if r.Data.Checkpoint == nil {
+		return s, fmt.Errorf("ledger: %w: record %d is no checkpoint", ErrDamaged, r.Number)
+	}
+	s.Checkpoint = *r.Data.Checkpoint
+	return s, nil
+}
+
 func (v View) numbers(prefix []byte) iter.Seq2[int64, error] {
 	return func(yield func(int64, error) bool) {
-		for key, err := range v.keys(prefix) {
+		for p, err := range v.pairs(prefix) {
 			if err != nil {
 				yield(0, err)
 				return
 			}
-			if !yield(int64(binary.BigEndian.Uint64(key[len(prefix):])), nil) {
+			n := int64(binary.BigEndian.Uint64(p.key[len(prefix):]))
+			for rest := p.value; yield(n, nil); {
+				if len(rest) == 0 {
+					n = -1
+					break
+				}
+				d, size := binary.Uvarint(rest)
+				if size <= 0 {
+					yield(0, fmt.Errorf("ledger: %w: an index", ErrDamaged))
+					return
+				}
+				n, rest = n+int64(d), rest[size:]
+			}
+			if n != -1 { // the reader has enough
 				return
 			}
 		}
 	}
 }
 
-// keys gives the keys that begin with prefix; each is valid until the next.
-func (v View) keys(prefix []byte) iter.Seq2[[]byte, error] {
-	return func(yield func([]byte, error) bool) {
+type pair struct{ key, value []byte }
+
+// pairs gives the keys that begin with prefix; each is valid until the next.
+func (v View) pairs(prefix []byte) iter.Seq2[pair, error] {
+	return func(yield func(pair, error) bool) {
 		it, err := v.r.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
 		if err != nil {
-			yield(nil, fmt.Errorf("ledger: index: %w", err))
+			yield(pair{}, fmt.Errorf("ledger: index: %w", err))
 			return
 		}
 		defer it.Close()
 		for ok := it.First(); ok; ok = it.Next() {
-			if !yield(it.Key(), nil) {
+			if !yield(pair{it.Key(), it.Value()}, nil) {
 				return
 			}
 		}
 		if err := it.Error(); err != nil {
-			yield(nil, fmt.Errorf("ledger: index: %w", err))
+			yield(pair{}, fmt.Errorf("ledger: index: %w", err))
+		}
+	}
+}
+
+func (v View) keys(prefix []byte) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		for p, err := range v.pairs(prefix) {
+			if !yield(p.key, err) {
+				return
+			}
 		}
 	}
 }

@@ -2,6 +2,7 @@ package mapping
 
 import (
 	"strings"
+	"time"
 
 	"colophon/shared/event"
 
@@ -26,8 +27,19 @@ func worker(w event.Work) []record.Agent {
 	return distinct(out)
 }
 
-func device(id string) record.Agent {
-	return record.Agent{ID: "device/" + event.Encode(id), Name: text(id), Type: record.Hardware, Role: record.Implementer}
+// device is a scanner. What a gateway tells of it beside the settings of a scan
+// stands in the acquisition: manufacturer, model, serial-number, calibrated.
+func device(id string, acquisition map[string]string) record.Agent {
+	a := record.Agent{ID: "device/" + event.Encode(id), Name: text(id), Type: record.Hardware, Role: record.Implementer}
+	known := bounded(acquisition)
+	d := record.Device{Manufacturer: known["manufacturer"], Model: known["model"], Serial: known["serial-number"]}
+	if day, err := time.Parse(time.DateOnly, known["calibrated"]); err == nil {
+		d.Calibrated = day.Format(time.DateOnly)
+	}
+	if d != (record.Device{}) {
+		a.Device = &d
+	}
+	return a
 }
 
 func person(pseudonym, role string) record.Agent {
@@ -46,7 +58,7 @@ func (m *mapper) archive(role string) record.Agent {
 func capturers(f event.FrameFixed) []record.Agent {
 	var out []record.Agent
 	if f.Captured.Device != "" {
-		out = append(out, device(f.Captured.Device))
+		out = append(out, device(f.Captured.Device, f.Captured.Acquisition))
 	}
 	if f.Captured.Operator != "" {
 		out = append(out, person(f.Captured.Operator, record.Implementer))

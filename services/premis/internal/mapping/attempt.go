@@ -13,11 +13,11 @@ import (
 // try is one attempt whose outcome is known.
 type try struct {
 	event.Work
-	op       event.Operation
-	outcome  string
-	result   record.Resolution
-	known    bool // the master is recorded with the same fact
-	declared event.Digest
+	op      event.Operation
+	outcome string
+	result  record.Resolution
+	known   bool   // the master is recorded with the same fact
+	device  string // that a gateway reported a fault of: pass 0, before the line's own
 }
 
 // retried records a completion that was not a first try in pass 1. A hit is no
@@ -34,7 +34,7 @@ func (m *mapper) failed(a event.AttemptFailed) error {
 	t := try{Work: a.Work, op: a.Operation, outcome: record.Fail, result: record.Resolution{
 		Status: record.StatusQuarantined, Class: or(text(a.Class), string(fault.Permanent)), Code: or(text(a.Code), string(fault.Unclassified)),
 		Message: text(a.Message), Late: a.Late,
-	}}
+	}, device: a.Device}
 	if a.Decision == event.DecisionRetry {
 		t.result.Status = record.StatusPending
 		if !a.NotBefore.IsZero() {
@@ -83,6 +83,10 @@ func (m *mapper) retry(t try) error {
 	r := m.work(record.Retry, name, t.Work)
 	r.Objects, r.Agents, r.Outcome = objects, worker(t.Work), t.outcome
 	r.Detail = fmt.Sprintf("Attempt %s at %s, pass %d.", t.number(), label, t.Pass)
+	if t.device != "" {
+		r.Agents = append(r.Agents, device(t.device, nil))
+		r.Detail = fmt.Sprintf("Attempt %s at %s by device %s, which its gateway reported, before the line's own passes.", t.number(), label, text(t.device))
+	}
 	r.Note = t.note()
 	r.Data.Attempt = &record.Attempt{
 		Operation: t.op, Type: typ.Label, URI: typ.URI(), Pass: t.Pass, Number: t.Attempt, Limit: t.Limit,
@@ -202,10 +206,10 @@ func (m *mapper) mismatch(a event.AttemptFailed) error {
 	r := m.work(record.FixityCheck, record.Name(record.FixityCheck, "", d)+record.At(a.Slot)+record.Pass(a.Pass), a.Work)
 	r.Objects, r.Agents = objects, []record.Agent{software(a.Agent, record.Implementer)}
 	declared := a.Declared.Content()
-	compared(r, d, declared, "gateway")
+	compared(r, d, declared, or(text(a.DeclaredBy), "gateway"))
 	r.Outcome, r.Note = record.Fail, "Digests differ. "+sentence(text(a.Message))
 	if declared == d || declared == "" { // the fact does not say what was calculated
-		r.Data.Digest = &record.Digest{Expected: d, ExpectedFrom: "gateway"}
+		r.Data.Digest = &record.Digest{Expected: d, ExpectedFrom: or(text(a.DeclaredBy), "gateway")}
 	}
 	return nil
 }

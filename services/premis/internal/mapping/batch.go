@@ -2,9 +2,11 @@ package mapping
 
 import (
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	"colophon/shared/event"
 
@@ -95,14 +97,39 @@ func (m *mapper) profile(p event.ProfilePinned) {
 	r.Data.Policy = &record.Policy{Document: string(p.Recipe), SHA256: p.Digest.Content()}
 }
 
+// operational: what a service says of itself. Of some it is about an object.
 func (m *mapper) operational(o event.OpFact) {
+	switch o.Kind {
+	case event.OpVerified, event.OpReplicated:
+		if m.kept(o) {
+			return
+		}
+	case event.OpDeleted:
+		if m.removed(o) {
+			return
+		}
+	}
 	r := m.op(m.idOr(o.MsgID()), o.Agent)
 	r.Time = m.or(o.At)
 	r.Detail = strings.TrimSpace(fmt.Sprintf("%s: %s. %s", text(o.Service), text(o.Kind), text(o.Reason)))
-	r.Data.Op = bounded(o.Detail)
+	if o.Kind == event.OpCheckpoint {
+		r.Data.Checkpoint = checkpoint(o.Detail)
+	} else {
+		r.Data.Op = bounded(o.Detail)
+	}
 	if o.Code != "" {
 		r.Note = text(o.Code)
 	}
+}
+
+// checkpoint reads a note and its key, byte for byte; nil where there is none.
+func checkpoint(detail map[string]string) *record.Checkpoint {
+	note, errNote := base64.RawURLEncoding.DecodeString(detail["note"])
+	key, errKey := base64.RawURLEncoding.DecodeString(detail["key"])
+	if errNote != nil || errKey != nil || len(note) == 0 || len(note)+len(key) > 8192 || !utf8.Valid(note) || !utf8.Valid(key) {
+		return nil
+	}
+	return &record.Checkpoint{Note: string(note), Key: string(key)}
 }
 
 // op begins a record that is no event about an object.

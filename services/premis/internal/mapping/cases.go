@@ -2,7 +2,7 @@ package mapping
 
 import (
 	"fmt"
-	"slices"
+	"strconv"
 
 	"colophon/shared/event"
 
@@ -21,10 +21,7 @@ func (m *mapper) caseChanged(c event.CaseFact) error {
 	case event.CaseReplayed:
 		return m.closed(c, record.Unquarantine, record.DecisionReplay)
 	case event.CaseDiscarded:
-		if err := m.closed(c, record.Appraisal, record.DecisionDiscard); err != nil {
-			return err
-		}
-		return m.afterDiscard(c)
+		return m.closed(c, record.Appraisal, record.DecisionDiscard)
 	case event.CaseRescan:
 		return m.closed(c, record.Appraisal, record.DecisionRescan)
 	}
@@ -51,8 +48,14 @@ func (m *mapper) caseData(c event.CaseFact) *record.Case {
 	}
 }
 
+// caseName names what a decision was made of. A rescan leaves the case open for
+// another decision in the same pass, another rescan too: it is numbered.
 func caseName(t record.Type, c event.CaseFact) string {
-	return record.Name(t, string(c.Operation), c.Digest.Content()) + record.At(c.Slot) + record.Pass(max(c.Pass, 1))
+	name := record.Name(t, string(c.Operation), c.Digest.Content()) + record.At(c.Slot) + record.Pass(max(c.Pass, 1))
+	if t == record.Appraisal && c.State == event.CaseRescan {
+		name += record.Run(strconv.Itoa(c.Number))
+	}
+	return name
 }
 
 func quarantineName(c event.CaseFact) string { return caseName(record.Quarantine, c) }
@@ -122,24 +125,4 @@ func (m *mapper) closed(c event.CaseFact, t record.Type, decision string) error 
 		Actor: text(c.Actor), Note: text(c.Note), Quarantine: m.Space.Event(quarantineName(c)),
 	}
 	return nil
-}
-
-// afterDiscard: a waived derivative may be the last thing a digest waited for.
-func (m *mapper) afterDiscard(c event.CaseFact) error {
-	profile, derived := c.Operation.Profile()
-	if !derived || !c.Digest.Valid() {
-		return nil
-	}
-	f, err := m.Frame(c.Slot)
-	if err != nil {
-		return err
-	}
-	content := f.Of(c.Digest)
-	if !content.Held {
-		return nil
-	}
-	content.Waived = union(slices.Clone(content.Waived), []string{profile})
-	return m.ingestion(ingested{
-		digest: c.Digest, slot: c.Slot, enough: [][]string{content.Wanted()}, waived: content.Waived, agent: c.Agent, at: c.At,
-	})
 }

@@ -27,14 +27,7 @@ func (m *mapper) derivative(d event.DerivativeMade) error {
 	}
 	m.migrated(d)
 	m.outputs(d)
-	enough, err := m.Required(d.Digest)
-	if err != nil {
-		return err
-	}
-	return m.ingestion(ingested{
-		digest: d.Digest, slot: d.Slot, enough: enough, agent: d.Agent, at: d.Ended,
-		profile: text(d.Derived.Profile), made: digests(d.Derived.Outputs),
-	})
+	return nil
 }
 
 // validated: the image check's findings. Clean content has one validation of

@@ -43,13 +43,7 @@ func (m *mapper) fixed(f event.FrameFixed) error {
 	}
 	m.accession(f, !held)
 	m.deaccession(f, was)
-	content := was.Of(f.Digest)
-	if !content.Held { // else what its accession says, which stays
-		content.Profiles = texts(f.Profiles)
-	}
-	return m.ingestion(ingested{
-		digest: f.Digest, slot: f.Slot, enough: [][]string{content.Wanted()}, waived: content.Waived, agent: f.Agent, at: f.Ended,
-	})
+	return nil
 }
 
 func (m *mapper) capture(f event.FrameFixed) {

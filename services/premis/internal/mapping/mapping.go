@@ -98,8 +98,9 @@ type mapper struct {
 	out []*record.Record
 }
 
-// Map gives the records of one fact, in the order they are appended. Facts
-// that are no event for the ledger give none.
+// Map gives the records of one fact, in the order they are appended; behind
+// them come those of [Complete]. Facts that are no event for the ledger give
+// none.
 func Map(f event.Fact, meta Meta, state State) ([]*record.Record, error) {
 	m := &mapper{Meta: meta, State: state}
 	m.Stored = m.Stored.UTC()

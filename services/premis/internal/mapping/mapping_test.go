@@ -96,6 +96,13 @@ func TestRows(t *testing.T) {
 	mismatch.Declared = facttest.Digest("other")
 	late := p.Failed(event.Fixity, facttest.Hasher, 1, 1, "transient", "io-error", false)
 	lost := p.Failed(event.Fixity, facttest.Hasher, 1, 1, "lost", "worker-lost", false)
+	reported := nothing.Failed(event.Capture, facttest.Capture, 0, 1, "transient", "device-jam", false)
+	reported.Device = "scanner-03"
+	replicated := facttest.Verified(p.Digest, p.Digest, "")
+	replicated.Kind, replicated.Detail["store"] = event.OpReplicated, "store-b"
+	deleted := event.OpFact{Schema: event.SchemaOp, Kind: event.OpDeleted, Service: "capture", Instance: "i", Counter: 1, Detail: map[string]string{
+		"batch": "b", "frame": "0001", "revision": "1", "digest": string(p.Digest), "operation": "fixity", "pass": "1", "actor": "9a41",
+	}}
 	invalid := event.CaseFact{Schema: event.SchemaCase, Slot: event.Slot{Batch: batchB}, Operation: event.BatchInvalid, Pass: 1, State: event.CaseOpened, Number: 1, Code: "batch-invalid", Agent: facttest.Capture}
 	undecodable := event.CaseFact{Schema: event.SchemaCase, Operation: event.Decode("hasher"), State: event.CaseOpened, Number: 1, Origin: "INGEST-9", Code: "malformed", Agent: facttest.Quarantine}
 	content := []string{
@@ -175,7 +182,7 @@ func TestRows(t *testing.T) {
 		{"case opened", []event.Fact{p.Case(jp2, 1, event.CaseOpened, 1)}, []string{"success event:quarantine:derivative:jp2:<one>@b/0001#1"}},
 		{"case opened, nothing hashed", []event.Fact{nothing.Case(event.Capture, 1, event.CaseOpened, 1)}, []string{"success event:quarantine:capture:@b/0001#1"}},
 		{"case replayed", []event.Fact{p.Case(jp2, 1, event.CaseReplayed, 2)}, []string{"success event:unquarantine:derivative:jp2:<one>@b/0001#1"}},
-		{"rescan", []event.Fact{p.Case(event.Fixity, 1, event.CaseRescan, 2)}, []string{"success event:appraisal:fixity:<one>@b/0001#1"}},
+		{"rescan", []event.Fact{p.Case(event.Fixity, 1, event.CaseRescan, 2)}, []string{"success event:appraisal:fixity:<one>@b/0001#1+2"}},
 		{
 			"derivative waived",
 			[]event.Fact{p.Fixed(1, 1), p.Case(jp2, 1, event.CaseOpened, 1), p.Case(jp2, 1, event.CaseDiscarded, 2)},
@@ -185,6 +192,17 @@ func TestRows(t *testing.T) {
 		{"case of a batch", []event.Fact{invalid}, []string{"success event:quarantine:batch-invalid:@b#1"}},
 		{"case of no batch", []event.Fact{undecodable}, []string{"op:case:decode:hasher@INGEST-9.opened.1"}},
 		{"halt", []event.Fact{event.OpFact{Schema: event.SchemaOp, Kind: "halted", Service: "hasher", Instance: "a b", Counter: 7}}, []string{"op:halted:hasher:a%20b#7"}},
+		{"breaker", []event.Fact{event.OpFact{Schema: event.SchemaOp, Kind: event.OpBreakerOpened, Service: "capture", Instance: "i", Counter: 2, Detail: map[string]string{"dependency": "device/x"}}}, []string{"op:breaker-opened:capture:i#2"}},
+		{"released", []event.Fact{event.OpFact{Schema: event.SchemaOp, Kind: event.OpReleased, Service: "hasher", Instance: "i", Counter: 3}}, []string{"op:released:hasher:i#3"}},
+		{"a device's own attempt", []event.Fact{reported}, []string{"fail event:retry:capture:@b/0001#0.1"}},
+		{"scheduled check", []event.Fact{p.Fixed(1, 1), facttest.Verified(p.Digest, p.Digest, "2027-annual")}, []string{"success event:fixity-check:<one>+2027-annual"}},
+		{"scheduled check, other bytes", []event.Fact{p.Fixed(1, 1), facttest.Verified(p.Digest, facttest.Digest("two"), "2027-annual")}, []string{"fail event:fixity-check:<one>+2027-annual"}},
+		{"scheduled check, file gone", []event.Fact{p.Fixed(1, 1), facttest.Verified(p.Digest, "", "a b")}, []string{"fail event:fixity-check:<one>+a%20b"}},
+		{"the same run again", []event.Fact{p.Fixed(1, 1), facttest.Verified(p.Digest, p.Digest, "r"), facttest.Verified(p.Digest, p.Digest, "r")}, nil},
+		{"scheduled check of no known file", []event.Fact{facttest.Verified(p.Digest, p.Digest, "r")}, []string{"success event:fixity-check:<one>+r"}},
+		{"copy elsewhere", []event.Fact{p.Fixed(1, 1), replicated}, []string{"success event:replication:<one>+store-b"}},
+		{"staged bytes removed", []event.Fact{deleted}, []string{"success event:deletion:<one>@b/0001+r1"}},
+		{"removal of nothing named", []event.Fact{event.OpFact{Schema: event.SchemaOp, Kind: event.OpDeleted, Service: "capture", Instance: "i", Counter: 4}}, []string{"op:deleted:capture:i#4"}},
 		{"profile pinned", []event.Fact{event.ProfilePinned{Schema: event.SchemaProfilePinned, Name: "jp2", Digest: facttest.Digest("one"), Recipe: json.RawMessage(`{}`)}}, []string{"op:profile:jp2:<one>"}},
 	} {
 		t.Run(c.what, func(t *testing.T) {

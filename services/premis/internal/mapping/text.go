@@ -22,7 +22,20 @@ var folders = regexp.MustCompile(`(^|[\s"'(=\[{:,;<>|@])(?:/[^\s/:"'<>]+)+/`)
 // text makes any text fit for a record: no control characters, credentials or
 // absolute paths, at most 2,048 bytes (MAPPING section 4).
 func text(s string) string {
+	if plain(s) {
+		return strings.TrimSpace(s)
+	}
 	return strings.TrimSpace(folders.ReplaceAllString(fault.Clean(s), "$1"))
+}
+
+// plain reports a text with nothing in it to clean, as nearly all are.
+func plain(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c >= 0x7f || c == '/' {
+			return false
+		}
+	}
+	return len(s) <= 2048
 }
 
 // shown is a name for a sentence: cut, since a name may be longer than any
@@ -30,7 +43,7 @@ func text(s string) string {
 func shown(n event.Name) string {
 	const most = 120
 	s := n.Display()
-	if folders.MatchString(s) { // a name that reads like a path of a machine
+	if strings.Contains(s, "/") && folders.MatchString(s) { // a name that reads like a path of a machine
 		s = n.Encode()
 	}
 	if len(s) <= most {

@@ -20,6 +20,9 @@ func (s *session) meet(a record.Agent) {
 		s.agents[a.ID] = known
 		s.order = append(s.order, known)
 	}
+	if known.Device == nil {
+		known.Device = a.Device
+	}
 	if a.Note != "" && !slices.Contains(known.notes, a.Note) {
 		known.notes = append(known.notes, a.Note)
 	}
@@ -34,6 +37,11 @@ func (s *session) writeAgents() {
 		s.text("premis:agentVersion", a.Version)
 		for _, n := range a.notes {
 			s.text("premis:agentNote", n)
+		}
+		if d := a.Device; d != nil {
+			s.begin("premis:agentExtension")
+			s.only("d:device", attr{"manufacturer", d.Manufacturer}, attr{"model", d.Model}, attr{"serialNumber", d.Serial}, attr{"calibrated", d.Calibrated})
+			s.end()
 		}
 		s.end()
 	}

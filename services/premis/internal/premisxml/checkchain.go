@@ -70,6 +70,9 @@ func (c *checker) pass(key string, ch *chain, pass int, last bool) {
 	if end != record.StatusPending || c.completed(ch) || lateSuccess(ch.late[pass]) {
 		return
 	}
+	if pass == 0 { // the device's own attempts: the line's begin with the next pass
+		return
+	}
 	if last {
 		c.report.Open = append(c.report.Open, key)
 		return

@@ -93,7 +93,7 @@ func (s *session) reference(element, id string) {
 }
 
 func (s *session) attempt(a *record.Attempt) {
-	s.begin("d:attempt", attr{"operation", string(a.Operation)}, count("pass", max(a.Pass, 1)), count("number", max(a.Number, 1)), number("limit", a.Limit))
+	s.begin("d:attempt", attr{"operation", string(a.Operation)}, count("pass", a.Pass), count("number", max(a.Number, 1)), number("limit", a.Limit))
 	s.text("d:eventType", a.Type, attr{"valueURI", a.URI})
 	s.text("d:started", optional(a.Started))
 	s.text("d:ended", optional(a.Ended))

@@ -26,6 +26,20 @@ type Data struct {
 	Discarded      []Discarded       `json:"discarded,omitempty"`
 	Conflict       *Conflicting      `json:"conflict,omitempty"`
 	Op             map[string]string `json:"op,omitempty"`
+	Checkpoint     *Checkpoint       `json:"checkpoint,omitempty"`
+	Removed        *Removed          `json:"removed,omitempty"`
+}
+
+// Removed says by which decision staged bytes were removed.
+type Removed struct {
+	Appraisal string `json:"appraisal"` // identifier of its event
+}
+
+// Checkpoint is a signed note over the records before it, and the key that
+// verifies it.
+type Checkpoint struct {
+	Note string `json:"note"`
+	Key  string `json:"key"`
 }
 
 // Batch is what a declaration says.

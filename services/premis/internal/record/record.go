@@ -71,6 +71,16 @@ type Agent struct {
 	Version string `json:"version,omitempty"`
 	Note    string `json:"note,omitempty"`
 	Role    string `json:"role"`
+	// Device is what is known of a scanner beyond its id.
+	Device *Device `json:"device,omitempty"`
+}
+
+// Device describes a scanner.
+type Device struct {
+	Manufacturer string `json:"manufacturer,omitempty"`
+	Model        string `json:"model,omitempty"`
+	Serial       string `json:"serial,omitempty"`
+	Calibrated   string `json:"calibrated,omitempty"` // YYYY-MM-DD
 }
 
 // Encode gives the bytes to store. A record that is too long gives up first

@@ -47,6 +47,8 @@ var (
 	Appraisal            = Type{"appraisal", "app"}
 	Ingestion            = Type{"ingestion", "ing"}
 	IngestionEnd         = Type{"ingestion end", "ine"}
+	Deletion             = Type{"deletion", "del"}
+	Replication          = Type{"replication", "rep"}
 	Retry                = Type{"retry", ""}
 	Conflict             = Type{"conflict", ""}
 )
@@ -55,7 +57,7 @@ var (
 func Types() []Type {
 	return []Type{
 		IngestionStart, PolicyAssignment, Capture, MessageDigest, FixityCheck, FormatIdentification, Validation,
-		Accession, Deaccession, Migration, Quarantine, Unquarantine, Appraisal, Ingestion, IngestionEnd, Retry, Conflict,
+		Accession, Deaccession, Migration, Quarantine, Unquarantine, Appraisal, Ingestion, IngestionEnd, Deletion, Replication, Retry, Conflict,
 	}
 }
 
