@@ -108,6 +108,9 @@ func TestImports(t *testing.T) {
 		{"the judge imports no service: what it knows it was told twice", func(f file, i string) bool {
 			return !within(f.room, "deploy/verify") || !within(i, "colophon/services", "colophon/deploy/standalone", "colophon/deploy/e2e")
 		}},
+		{"gateways are clients of the contract: they know no service and no line", func(f file, i string) bool {
+			return !within(f.room, "deploy/gateway") || !within(i, "colophon/services", "colophon/deploy/standalone", "colophon/deploy/verify")
+		}},
 		{"end-to-end tests know no internals: they judge from outside", func(f file, i string) bool {
 			return !within(f.room, "deploy/e2e") || !within(i, "colophon/services", "colophon/deploy/standalone")
 		}},
@@ -169,6 +172,12 @@ func TestModules(t *testing.T) {
 	work, make := read(t, "go.work"), read(t, "Makefile")
 	all := modules(t)
 	for _, m := range all {
+		if apart := "cd " + m + " && GOWORK=off"; strings.Contains(make, apart) { // its own target tests it
+			if strings.Contains(work, "./"+m+"\n") {
+				t.Errorf("module %s is in go.work: what it needs enters the services", m)
+			}
+			continue
+		}
 		if !strings.Contains(work, "./"+m+"\n") {
 			t.Errorf("module %s is not in go.work", m)
 		}

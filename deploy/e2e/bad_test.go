@@ -233,9 +233,17 @@ func TestDoneAndGone(t *testing.T) {
 	if told := o.logged("dead_letter"); len(told) != 1 || told[0].str("code") != "source-not-a-file" {
 		t.Errorf("a pipe in the place of a done page is not told: %v", told)
 	}
+	if len(o.json.Unread) != 1 || frameName(t, o.json.Unread[0].Frame) != "p.tif" || o.json.Unread[0].Code != "source-not-a-file" || len(o.logged("done_source_unread")) != 1 {
+		t.Errorf("the result does not name the page that cannot be read again: %s", o.stdout)
+	}
+	if text := a.run("ingest", dir).status(0).stdout; !strings.Contains(text, "p.tif  is done and stays as it is") {
+		t.Errorf("nobody is told that a page cannot be read again: %s", text)
+	}
 	ok(t, os.Remove(path))
 	put(t, dir, "p.tif", tiffPage(7))
-	a.ingest(dir).converged(3)
+	if o = a.ingest(dir).converged(3); len(o.json.Unread) != 0 {
+		t.Errorf("a page that is there again is told of: %s", o.stdout)
+	}
 	same(t, "bytes", a.digests("masters", "derivatives"), before)
 	a.verify(0)
 }

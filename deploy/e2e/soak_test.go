@@ -16,8 +16,13 @@ func TestSoakHalfFinished(t *testing.T) { halfFinished(t, 4000, 2731) }
 
 func TestSoakMemory(t *testing.T) { large(t, 3<<30) }
 
+// TestSoakKill; -short: one round of ten.
 func TestSoakKill(t *testing.T) {
-	for range 10 {
+	rounds := 10
+	if testing.Short() {
+		rounds = 1
+	}
+	for range rounds {
 		killed(t, 200, 30, 4*time.Second)
 	}
 }

@@ -5,6 +5,7 @@ package nats
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -79,10 +80,28 @@ func tools(t *testing.T) string {
 	return bin
 }
 
+// helpers is a folder with the programs that the line needs, and nothing else:
+// one of them can be taken away.
+func helpers(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"opj_compress", "opj_decompress", "djpeg"} {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(path, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
 // serve starts the line on an archive and returns once it answers.
-func serve(t *testing.T, bin, archive, root string) {
+func serve(t *testing.T, bin, helpers, archive, root string) {
 	t.Helper()
 	cmd := exec.Command(filepath.Join(bin, "colophon"), "--archive", archive, "serve", "--root", root, "--listen", "127.0.0.1:0", "--http", "")
+	cmd.Env = append(os.Environ(), "PATH="+helpers)
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -130,7 +149,8 @@ func TestOperatorsPage(t *testing.T) {
 	}
 	colophon(0, "demo", demo)
 	colophon(3, "ingest", demo, "--batch", "demo") // the damaged page waits
-	serve(t, bin, archive, demo)
+	programs := helpers(t)
+	serve(t, bin, programs, archive, demo)
 	p := &page{t: t, dir: dir, todo: blocks(t), env: append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "HOME="+dir, "ARCHIVE="+archive)}
 
 	p.run("export NATS_URL")
@@ -140,6 +160,10 @@ func TestOperatorsPage(t *testing.T) {
 
 	list := p.run("nats req quarantine.list")
 	has(t, list, `"code":"truncated"`, `"state":"opened"`, `"total":1`, `"history"`)
+	has(t, p.run(`nats req quarantine.list '{"state":"opened"`), `"total":1`, `"total":0`, "there is no state")
+	pages := strings.SplitN(p.run(`nats req quarantine.list '{"all":true`), "\n", 2)
+	has(t, pages[0], `"frame":"page 0005.tif"`, `"total":1`)
+	has(t, pages[1], `"cases":[]`, `"total":1`) // nothing stands behind the only one
 	has(t, p.run("nats req quarantine.replay"), `"eligible":1`, `"dry_run":true`)
 	has(t, p.state(), `"state":"opened"`, `"pass":1`)
 
@@ -149,25 +173,69 @@ func TestOperatorsPage(t *testing.T) {
 	p.run("letter=$(nats stream info DEADLETTER")
 	p.until(`"state":"opened"`, `"pass":3`, `"actor":"unknown"`)
 
+	has(t, p.run("nats req quarantine.rescan"), `"dry_run":true`, `"done":["derivative:jp2@demo/page%200005%2Etif"]`, `"state":"rescan-requested"`)
+	p.until(`"state":"rescan-requested"`, `"pass":3`, `"next_pass":4`, `"note":"the page was folded"`)
+	colophon(0, "case", "rescan", "--code", "truncated", "--newer", "24h", "--note", "once more", "--dry-run")
+	colophon(0, "case", "rescan", "--state", "rescan-requested", "--note", "once more")
+	p.until(`"number":7`, `"note":"once more"`)
+	colophon(0, "case", "list", "--state", "rescan-requested", "--older", "1ns")
+	colophon(1, "case", "rescan", "no such case", "--note", "once more")
+	colophon(2, "case", "rescan", "--note", "of what?")
+	colophon(2, "case", "list", "--older", "-1h")
+	colophon(2, "case", "list", "--state", "shut")
+	has(t, p.run("nats req batch.frames"), `"frame":"page 0005.tif"`, `"state":"failed"`, `"operation":"derivative:jp2"`)
+
 	has(t, p.run("nats req quarantine.discard"), `"done":["derivative:jp2@demo/page%200005%2Etif"]`)
 	p.until(`"state":"discarded"`)
+	colophon(3, "case", "rescan", "derivative:jp2@demo/page%200005%2Etif", "--note", "too late")
 	out := p.run("nats req batch.list")
 	has(t, out, `"batch":"demo"`, `"dispatched":0`)
+	p.halts(programs)
+	colophon(0, "verify") // all that was decided stands in the ledger, once
 	if len(p.todo) > 0 {
 		t.Errorf("blocks of the page that no test runs:\n%s", strings.Join(p.todo, "\n---\n"))
 	}
 }
 
-// state gives the one case with its history.
-func (p *page) state() string {
+// halts takes the encoder away and brings it back.
+func (p *page) halts(programs string) {
 	p.t.Helper()
-	cmd := exec.Command("bash", "-c", `. ./.session; nats req quarantine.show '{"id":"derivative:jp2@demo/page%200005%2Etif"}' --raw`)
+	encoder := filepath.Join(programs, "opj_compress")
+	if err := os.Rename(encoder, encoder+".away"); err != nil {
+		p.t.Fatal(err)
+	}
+	has(p.t, p.run("nats sub ingest.op.halted"), `"kind":"halted"`, `"service":"deriver"`, `"code":"encoder-missing"`)
+	if err := os.Rename(encoder+".away", encoder); err != nil {
+		p.t.Fatal(err)
+	}
+	has(p.t, p.run("nats sub ingest.op.resumed"), `"kind":"resumed"`, `"service":"deriver"`)
+	// What capture and a stage say of these, in their words.
+	for n, kind := range []string{"breaker-opened", "stuck"} {
+		p.shell(fmt.Sprintf(`nats pub ingest.op.%s '{"schema":"colophon/op/v1","kind":%q,"service":"capture","instance":"test","counter":%d,"reason":"by the test","agent":{"name":"test","version":"1"},"at":"2026-11-30T12:00:00Z"}' --jetstream`, kind, kind, n+1))
+	}
+	out := p.run("nats sub 'ingest.op.>'")
+	has(p.t, out, `"deriver","halted","encoder-missing"`, `"deriver","resumed"`, `"kind":"breaker-opened"`, `"kind":"stuck"`)
+	if n := strings.Count(out, `"by the test"`); n < 4 {
+		p.t.Errorf("two facts are shown %d times by two commands:\n%s", n, out)
+	}
+}
+
+// shell runs a command of the test's own in the page's session.
+func (p *page) shell(command string) string {
+	p.t.Helper()
+	cmd := exec.Command("bash", "-c", ". ./.session; "+command)
 	cmd.Dir, cmd.Env = p.dir, p.env
 	out, err := cmd.Output()
 	if err != nil {
-		p.t.Fatal(err)
+		p.t.Fatalf("%s: %v", command, err)
 	}
 	return string(out)
+}
+
+// state gives the one case with its history.
+func (p *page) state() string {
+	p.t.Helper()
+	return p.shell(`nats req quarantine.show '{"id":"derivative:jp2@demo/page%200005%2Etif"}' --raw`)
 }
 
 // until waits for the case to be in a state: its own fields first, then its

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -33,66 +32,98 @@ func NewClient(nc *nats.Conn, log *slog.Logger) (*Client, error) {
 	return &Client{nc, js, stage.NewLog(js, log)}, nil
 }
 
-func (a access) password() string {
-	u, err := url.Parse(a.URL)
-	if err != nil {
-		return ""
-	}
-	p, _ := u.User.Password()
-	return p
-}
-
 // Refusal is an endpoint's own word that it will not do what was asked.
 type Refusal struct{ Code, Text string }
 
 func (r *Refusal) Error() string { return r.Text + " (" + r.Code + ")" }
 
+// callWait bounds how long an endpoint may take over one stay of the connection.
 const callWait = 30 * time.Second
-
-// starting is the code of an endpoint whose service has not caught up yet.
-const starting = "503"
 
 // notYet is the code of a service that has not read the log to its end.
 const notYet = "503"
 
-// Call asks an endpoint, and waits for a service that is still starting. It
-// returns a [*Refusal] where the endpoint refuses: `nats req` would say
-// nothing of it.
+// Call asks an endpoint, and waits for a service that is still starting, and
+// for a broker that is away; an endpoint may be asked twice then. It returns a
+// [*Refusal] where the endpoint refuses: `nats req` would say nothing of it.
 func Call[Out any](ctx context.Context, c *Client, subject string, in any) (out Out, err error) {
 	data, err := json.Marshal(in)
 	if err != nil {
 		return out, fmt.Errorf("standalone: %s: %w", subject, err)
 	}
+	m, err := c.ask(ctx, subject, data)
+	for errors.Is(err, errInterrupted) {
+		if err = c.connected(ctx); err == nil {
+			m, err = c.ask(ctx, subject, data)
+		}
+	}
+	if err != nil {
+		return out, fmt.Errorf("standalone: %s: %w", subject, err)
+	}
+	if code := m.Header.Get(micro.ErrorCodeHeader); code != "" {
+		return out, &Refusal{code, m.Header.Get(micro.ErrorHeader)}
+	}
+	if err := json.Unmarshal(m.Data, &out); err != nil {
+		return out, fmt.Errorf("standalone: %s: %w", subject, err)
+	}
+	return out, nil
+}
+
+var errInterrupted = errors.New("the connection to the broker was lost")
+
+// ask asks over one stay of the connection.
+func (c *Client) ask(ctx context.Context, subject string, data []byte) (*nats.Msg, error) {
 	ctx, cancel := context.WithTimeout(ctx, callWait)
 	defer cancel()
-	for {
-		m, err := c.NC.RequestWithContext(ctx, subject, data)
-		if errors.Is(err, nats.ErrNoResponders) {
-			select {
-			case <-time.After(5 * time.Millisecond):
-				continue
-			case <-ctx.Done():
-				return out, fmt.Errorf("standalone: %s: nobody answers", subject)
-			}
+	stay, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	lost := c.NC.StatusChanged(nats.RECONNECTING)
+	defer c.NC.RemoveStatusListener(lost)
+	go func() {
+		select {
+		case <-lost:
+			end(errInterrupted)
+		case <-stay.Done():
 		}
-		if err != nil {
-			return out, fmt.Errorf("standalone: %s: %w", subject, err)
-		}
-		if code := m.Header.Get(micro.ErrorCodeHeader); code == starting && ctx.Err() == nil {
-			select {
-			case <-time.After(20 * time.Millisecond):
-				continue
-			case <-ctx.Done():
-			}
-			return out, &Refusal{code, m.Header.Get(micro.ErrorHeader)}
-		} else if code != "" {
-			return out, &Refusal{code, m.Header.Get(micro.ErrorHeader)}
-		}
-		if err := json.Unmarshal(m.Data, &out); err != nil {
-			return out, fmt.Errorf("standalone: %s: %w", subject, err)
-		}
-		return out, nil
+	}()
+	if c.NC.Status() == nats.RECONNECTING {
+		return nil, errInterrupted
 	}
+	for {
+		m, err := c.NC.RequestWithContext(stay, subject, data)
+		pause := 20 * time.Millisecond
+		switch {
+		case errors.Is(err, nats.ErrNoResponders):
+			pause, err = 5*time.Millisecond, errors.New("nobody answers")
+		case errors.Is(context.Cause(stay), errInterrupted):
+			return nil, errInterrupted
+		case err != nil || m.Header.Get(micro.ErrorCodeHeader) != notYet:
+			return m, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-stay.Done():
+			if ctx.Err() == nil {
+				return nil, errInterrupted
+			}
+			return m, err
+		}
+	}
+}
+
+// connected waits until the broker is there again.
+func (c *Client) connected(ctx context.Context) error {
+	for !c.NC.IsConnected() {
+		if c.NC.IsClosed() {
+			return nats.ErrConnectionClosed
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
 }
 
 // Status asks for a batch.

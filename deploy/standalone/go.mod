@@ -3,6 +3,8 @@ module colophon/deploy/standalone
 go 1.26.0
 
 require (
+	colophon/deploy/gateway v0.0.0-00010101000000-000000000000
+	colophon/deploy/nats v0.0.0-00010101000000-000000000000
 	colophon/deploy/verify v0.0.0-00010101000000-000000000000
 	colophon/services/capture v0.0.0-00010101000000-000000000000
 	colophon/services/deriver v0.0.0-00010101000000-000000000000
@@ -13,9 +15,11 @@ require (
 	github.com/alecthomas/kong v1.17.0
 	github.com/nats-io/nats-server/v2 v2.15.3
 	github.com/nats-io/nats.go v1.55.0
+	github.com/prometheus/client_golang v1.25.0
 	github.com/vbauerster/mpb/v8 v8.16.2
 	golang.org/x/crypto v0.59.0
 	golang.org/x/image v0.48.0
+	golang.org/x/mod v0.43.0
 	golang.org/x/sync v0.25.0
 	golang.org/x/term v0.48.0
 )
@@ -39,6 +43,7 @@ require (
 	github.com/cockroachdb/swiss v0.0.0-20260820225851-333444432258 // indirect
 	github.com/cockroachdb/tokenbucket v0.0.0-20230807174530-cc333fc44b06 // indirect
 	github.com/failsafe-go/failsafe-go v0.9.8 // indirect
+	github.com/fsnotify/fsnotify v1.10.1 // indirect
 	github.com/getsentry/sentry-go v0.27.0 // indirect
 	github.com/gogo/protobuf v1.3.2 // indirect
 	github.com/golang/snappy v0.0.5-0.20231225225746-43d5d4cd4e0e // indirect
@@ -56,7 +61,6 @@ require (
 	github.com/nats-io/nkeys v0.4.17 // indirect
 	github.com/nats-io/nuid v1.0.1 // indirect
 	github.com/pkg/errors v0.9.1 // indirect
-	github.com/prometheus/client_golang v1.25.0 // indirect
 	github.com/prometheus/client_model v0.6.3 // indirect
 	github.com/prometheus/common v0.72.0 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
@@ -69,9 +73,9 @@ require (
 	github.com/rogpeppe/go-internal v1.12.0 // indirect
 	github.com/ross-spencer/spargo v0.4.1 // indirect
 	github.com/ross-spencer/wikiprov v1.0.0 // indirect
+	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3 // indirect
 	github.com/vbauerster/cupwriter v0.0.5 // indirect
 	golang.org/x/exp v0.0.0-20230626212559-97b1e661b5df // indirect
-	golang.org/x/mod v0.43.0 // indirect
 	golang.org/x/sys v0.50.0 // indirect
 	golang.org/x/text v0.44.0 // indirect
 	golang.org/x/time v0.16.0 // indirect
@@ -80,6 +84,8 @@ require (
 )
 
 replace (
+	colophon/deploy/gateway => ../gateway
+	colophon/deploy/nats => ../nats
 	colophon/deploy/verify => ../verify
 	colophon/services/capture => ../../services/capture
 	colophon/services/deriver => ../../services/deriver

@@ -13,9 +13,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -24,66 +22,8 @@ import (
 
 	"colophon/services/capture"
 	"colophon/shared/event"
+	"colophon/shared/fault"
 )
-
-// masterNames are the endings of files that are taken as masters, lower case.
-var masterNames = []string{".tif", ".tiff", ".jp2", ".jpg", ".jpeg", ".png"}
-
-// File is one master found in a folder.
-type File struct {
-	Frame event.Name // path relative to the folder
-	Path  string
-	Stat  event.SourceStat
-	key   []byte
-}
-
-// Listing is what a folder holds.
-type Listing struct {
-	Files   []File   // natural order
-	Ignored []string // relative paths of what is left out
-}
-
-// List looks through a folder, at any depth. Names that begin with a dot,
-// unfinished files (.part, .tmp) and whatever is no master are left out and
-// named. What is called like a master but cannot be read is listed: capture
-// says what is wrong with it.
-func List(dir string) (Listing, error) {
-	var l Listing
-	dir = strings.TrimSuffix(dir, "/") + "/" // follows a link in the folder's own place
-	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if path == dir {
-			return err
-		}
-		rel, rerr := filepath.Rel(dir, path)
-		if rerr != nil {
-			return rerr
-		}
-		hidden := strings.HasPrefix(e.Name(), ".")
-		ext := strings.ToLower(filepath.Ext(e.Name()))
-		if hidden || !slices.Contains(masterNames, ext) {
-			if e.IsDir() && !hidden {
-				return err
-			}
-			l.Ignored = append(l.Ignored, rel)
-			if e.IsDir() {
-				return fs.SkipDir
-			}
-			return nil
-		}
-		f := File{Frame: event.Name(rel), Path: path, key: event.NaturalKey(rel)}
-		if info, serr := os.Stat(path); serr == nil {
-			f.Stat = capture.StatOf(info)
-		}
-		l.Files = append(l.Files, f)
-		return err
-	})
-	if err != nil {
-		return l, fmt.Errorf("standalone: %w", err)
-	}
-	slices.SortFunc(l.Files, func(a, b File) int { return slices.Compare(a.key, b.key) })
-	slices.Sort(l.Ignored)
-	return l, nil
-}
 
 // IngestOptions are what `colophon ingest` is told beside the archive.
 type IngestOptions struct {
@@ -110,6 +50,7 @@ type Result struct {
 	Ignored    int         `json:"ignored"` // files left out
 	Converged  bool        `json:"converged"`
 	Cases      []CaseShort `json:"cases"`
+	Unread     []CaseShort `json:"unread"` // done frames whose file could not be read again: they stay as they are
 }
 
 // CaseShort is one failed operation of a frame.
@@ -126,7 +67,7 @@ var ErrEmpty = errors.New("the folder holds no masters (*.tif *.tiff *.jp2 *.jpg
 // Ingest sends what is not done of a folder and returns when the batch is
 // settled and, if it converged, its manifest and bag stand.
 func (a *Archive) Ingest(ctx context.Context, o IngestOptions, l Listing) (Result, error) {
-	r := Result{Batch: o.Batch, Frames: len(l.Files), Ignored: len(l.Ignored), Cases: []CaseShort{}}
+	r := Result{Batch: o.Batch, Frames: len(l.Files), Ignored: len(l.Ignored), Cases: []CaseShort{}, Unread: []CaseShort{}}
 	if len(l.Files) == 0 {
 		return r, ErrEmpty
 	}
@@ -177,28 +118,6 @@ func (a *Archive) ended(err error) error {
 	return err
 }
 
-// caseWait bounds how long a finished run waits for quarantine.
-const caseWait = 30 * time.Second
-
-// opened waits until what failed is in quarantine: the line may end with this
-// process, and who reads of a failure looks for its case next.
-func (r *ingest) opened(ctx context.Context, failures int) error {
-	if failures == 0 {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, caseWait)
-	defer cancel()
-	err := r.poll(ctx, func() (bool, error) {
-		list, err := Call[event.CaseList](ctx, r.Client, event.EndpointQuarantineList, event.CaseRequest{Batch: r.Batch, Limit: 1})
-		return list.Total >= failures, err
-	})
-	if errors.Is(err, context.DeadlineExceeded) {
-		r.log.Warn("cases_late", slog.String("batch_id", r.Batch.Display()), slog.Int("failures", failures))
-		return nil
-	}
-	return err
-}
-
 // Glance tells the result of an ingest that has nothing to do, from the batch
 // view alone, without starting anything: a finished batch is run again at the
 // speed of a look-up. It reports false where the line is needed, or runs.
@@ -226,7 +145,7 @@ func Glance(archive string, o IngestOptions, l Listing, log *slog.Logger) (Resul
 			return Result{}, false
 		}
 	}
-	r := Result{Batch: o.Batch, Pass: 1, Frames: len(l.Files), Skipped: len(l.Files), Ignored: len(l.Ignored), Converged: true, Cases: []CaseShort{}}
+	r := Result{Batch: o.Batch, Pass: 1, Frames: len(l.Files), Skipped: len(l.Files), Ignored: len(l.Ignored), Converged: true, Cases: []CaseShort{}, Unread: []CaseShort{}}
 	summary(log, r)
 	return r, true
 }
@@ -238,14 +157,15 @@ type ingest struct {
 	listing Listing
 	known   map[event.Name]event.FrameStatus
 	sent    map[event.Name]bool
-	asked   map[event.Name]int // pass of each settled frame that was sent again
-	start   uint64             // log position at the beginning
-	last    uint64             // capture message that was sent last
+	asked   map[event.Name]int          // pass of each settled frame that was sent again
+	unread  map[event.Name]*fault.Error // why a done frame's file could not be read
+	start   uint64                      // log position at the beginning
+	last    uint64                      // capture message that was sent last
 	pass    int
 }
 
 func newIngest(o IngestOptions, l Listing, log *slog.Logger) *ingest {
-	return &ingest{IngestOptions: o, log: log, listing: l, known: map[event.Name]event.FrameStatus{}, sent: map[event.Name]bool{}, asked: map[event.Name]int{}}
+	return &ingest{IngestOptions: o, log: log, listing: l, known: map[event.Name]event.FrameStatus{}, sent: map[event.Name]bool{}, asked: map[event.Name]int{}, unread: map[event.Name]*fault.Error{}}
 }
 
 func (r *ingest) learn(f event.FrameStatus) error {
@@ -405,9 +325,12 @@ func (r *ingest) message(f File, sequence int) (*nats.Msg, error) {
 		case event.StateDiscarded:
 			return nil, nil
 		case event.StateDone:
-			same, err := r.unchanged(f, known)
-			if err != nil || same {
-				return nil, err
+			same, why := r.unchanged(f, known)
+			if same {
+				return nil, nil
+			}
+			if why != nil { // capture says it for the record, and this run to who started it
+				r.unread[f.Frame] = why
 			}
 			fm.Pass++
 			r.asked[f.Frame] = fm.Pass
@@ -435,102 +358,29 @@ func (r *ingest) message(f File, sequence int) (*nats.Msg, error) {
 }
 
 // unchanged reports whether a done slot's file still has its bytes: by the
-// look of it, or, where that changed or --checksum asks, by reading it.
-func (r *ingest) unchanged(f File, known event.FrameStatus) (bool, error) {
+// look of it, or, where that changed or --checksum asks, by reading it. A file
+// that cannot be read has a fault.
+func (r *ingest) unchanged(f File, known event.FrameStatus) (bool, *fault.Error) {
 	if !r.Checksum && known.Stat != nil && known.Stat.Same(f.Stat) {
 		return true, nil
 	}
 	// Without O_NONBLOCK a named pipe would hold the command for good.
 	file, err := os.OpenFile(f.Path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return false, nil //nolint:nilerr // capture says what is wrong with it
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, fault.New(fault.SourceMissing, err, "the file is not there, or its link leads nowhere")
+	case errors.Is(err, syscall.ENXIO):
+		return false, fault.New(fault.SourceNotAFile, err, "it is no file any more")
+	case err != nil:
+		return false, fault.New(fault.SourceUnreadable, err, "the file may not or cannot be read")
 	}
 	defer file.Close() //nolint:errcheck // only read
 	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
-		return false, nil //nolint:nilerr // see above
+		return false, fault.New(fault.SourceNotAFile, err, "it is no file any more")
 	}
 	h := sha256.New()
 	if _, err := io.Copy(h, file); err != nil {
-		return false, nil //nolint:nilerr // see above
+		return false, fault.New(fault.SourceUnreadable, err, "the file cannot be read to its end")
 	}
 	return event.Digest(hex.EncodeToString(h.Sum(nil))) == known.Pinned, nil
-}
-
-// settle waits until the view has seen what was sent, nothing is pending, and
-// what a convergence leaves on disk stands.
-func (r *ingest) settle(ctx context.Context) (event.BatchStatus, error) {
-	var st event.BatchStatus
-	err := r.poll(ctx, func() (bool, error) {
-		var err error
-		if st, err = r.Status(ctx, r.Batch); err != nil {
-			return true, err
-		}
-		if r.Progress != nil {
-			r.Progress(st)
-		}
-		if st.CapturePosition < r.last || !st.Settled {
-			return false, nil
-		}
-		if answered, err := r.answered(ctx); err != nil || !answered {
-			return err != nil, err
-		}
-		if st.Totals.Converged() {
-			return st.Converged && st.Bag >= st.Convergence && st.Manifest >= st.Convergence, nil
-		}
-		return true, nil
-	})
-	return st, err
-}
-
-// answered reports whether the settled frames that were sent again have their
-// answer. What is done, or has other bytes waiting for a decision, stays so
-// meanwhile, and the batch looks settled.
-func (r *ingest) answered(ctx context.Context) (bool, error) {
-	if len(r.asked) == 0 {
-		return true, nil
-	}
-	err := r.Frames(ctx, r.Batch, false, func(f event.FrameStatus) error {
-		if pass, ok := r.asked[f.Frame]; ok && f.Ended >= pass {
-			delete(r.asked, f.Frame)
-		}
-		return nil
-	})
-	// what was read before the answers may be older than they are
-	return false, err
-}
-
-// count tells what became of the run's frames.
-func (r *ingest) count(ctx context.Context, out *Result) error {
-	found := map[event.Name]bool{}
-	for _, f := range r.listing.Files {
-		found[f.Frame] = true
-	}
-	err := r.Frames(ctx, r.Batch, false, func(f event.FrameStatus) error {
-		for _, t := range f.Troubles {
-			if f.State == event.StateFailed {
-				out.Cases = append(out.Cases, CaseShort{f.Frame, t.Operation, t.Code, t.Reason})
-			}
-		}
-		if !found[f.Frame] {
-			return nil
-		}
-		switch {
-		case f.State == event.StateFailed:
-			out.Failed++
-		case f.State == event.StatePending:
-			out.Pending++
-		case f.Effect > r.start:
-			out.Processed++
-		default:
-			out.Skipped++
-		}
-		return nil
-	})
-	summary(r.log, *out)
-	return err
-}
-
-func summary(log *slog.Logger, r Result) {
-	log.Info("batch_retry_summary", slog.String("batch_id", r.Batch.Display()), slog.Int("pass", r.Pass), slog.Int("dispatched", r.Dispatched),
-		slog.Int("processed", r.Processed), slog.Int("skipped", r.Skipped), slog.Int("failed", r.Failed), slog.Int("pending", r.Pending), slog.Bool("converged", r.Converged))
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -36,10 +38,16 @@ type RetryOptions struct {
 	// UntilConverged repeats only what failed transiently, at most max_attempts
 	// passes, with the policy's delay between them.
 	UntilConverged bool
+	// Profile is wanted of the batch from now on: every frame that lacks its
+	// derivative is sent, not only failed ones.
+	Profile string
 }
 
 // Retry sends what failed of a batch again and returns when it is settled.
 func (a *Archive) Retry(ctx context.Context, o RetryOptions) (RetryResult, error) {
+	if _, ok := profile.Named(o.Profile); !ok && o.Profile != "" {
+		return RetryResult{}, fmt.Errorf("%w: there is no profile %q; there are %s", ErrUsage, o.Profile, strings.Join(profile.Names(), ", "))
+	}
 	st, err := a.Status(ctx, o.Batch)
 	if err != nil {
 		return RetryResult{}, err
@@ -51,7 +59,7 @@ func (a *Archive) Retry(ctx context.Context, o RetryOptions) (RetryResult, error
 	if err != nil {
 		return RetryResult{}, err
 	}
-	req := event.RetryRequest{Batch: o.Batch, Actor: o.Actor, Note: o.Note, Transient: o.UntilConverged}
+	req := event.RetryRequest{Batch: o.Batch, Actor: o.Actor, Note: o.Note, Profile: o.Profile, Transient: o.UntilConverged && o.Profile == ""}
 	passes := 1
 	if o.UntilConverged {
 		passes, req.Spread = policy.MaxAttempts, time.Duration(policy.InitialDelay)
@@ -59,6 +67,7 @@ func (a *Archive) Retry(ctx context.Context, o RetryOptions) (RetryResult, error
 	var out RetryResult
 	for n := 1; ; n++ {
 		again, err := a.pass(ctx, req)
+		req.Profile, req.Transient = "", o.UntilConverged // the profile is wanted once
 		out = RetryResult{event.RetryReply{Dispatched: out.Dispatched + again.Dispatched, Left: again.Left, Sequence: again.Sequence}, again.Totals, again.Converged}
 		if err != nil || out.Converged || again.Dispatched == 0 || n == passes {
 			return out, err
@@ -87,7 +96,7 @@ func (a *Archive) pass(ctx context.Context, req event.RetryRequest) (RetryResult
 // of are settled again: with the line in this process, nobody else would do
 // the work.
 func (a *Archive) Decide(ctx context.Context, endpoint string, req event.CaseRequest) (event.CaseDecision, error) {
-	out, err := Call[event.CaseDecision](ctx, a.Client, endpoint, req)
+	out, err := a.decideAll(ctx, endpoint, req)
 	if err != nil || req.DryRun || !a.Own() || len(out.Done) == 0 {
 		return out, err
 	}
@@ -114,6 +123,23 @@ func (a *Archive) Decide(ctx context.Context, endpoint string, req event.CaseReq
 		}
 		return true, nil
 	})
+}
+
+// decideAll goes through all that the request selects: quarantine decides a
+// page at a time. On an error it gives what was decided before.
+func (a *Archive) decideAll(ctx context.Context, endpoint string, req event.CaseRequest) (event.CaseDecision, error) {
+	all := event.CaseDecision{DryRun: req.DryRun, Refused: map[string]string{}}
+	for {
+		page, err := Call[event.CaseDecision](ctx, a.Client, endpoint, req)
+		if err != nil {
+			return all, err
+		}
+		all.Eligible, all.Done = all.Eligible+page.Eligible, append(all.Done, page.Done...)
+		maps.Copy(all.Refused, page.Refused)
+		if req.After = page.Next; page.Next == "" {
+			return all, nil
+		}
+	}
 }
 
 type ends struct{ ingest, capture uint64 }
@@ -168,7 +194,7 @@ func Evidence(ctx context.Context, o Options) (*Judging, error) {
 func (a *Archive) brokerOnly(ctx context.Context, name string) error {
 	broker, opts := a.Broker, []nats.Option(nil)
 	if broker.URL == "" {
-		b, err := startBroker(a.Archive, "", a.Log)
+		b, err := startBroker(a.Options, "")
 		switch {
 		case errors.Is(err, ErrRunning):
 			acc, err := readAccess(a.Archive)
@@ -176,12 +202,13 @@ func (a *Archive) brokerOnly(ctx context.Context, name string) error {
 				return err
 			}
 			broker.URL = acc.URL
+			opts = append(opts, acc.pin())
 		case err != nil:
 			return err
 		default:
 			a.later(func() error { b.stop(); return nil })
 			a.broker = b
-			opts = append(opts, nats.InProcessServer(b.srv), nats.UserInfo("colophon", a.password()))
+			opts = append(opts, nats.InProcessServer(b), nats.UserInfo("colophon", b.password))
 		}
 	}
 	nc, _, err := broker.Connect(ctx, name, a.Log, &a.health, opts...)
@@ -204,12 +231,14 @@ func Provision(ctx context.Context, o Options, check bool) ([]topology.Drift, er
 	if err := a.brokerOnly(ctx, "provision"); err != nil {
 		return nil, err
 	}
+	sizes := topology.DefaultSizes()
+	sizes.Replicas = max(o.Replicas, 1)
 	if !check {
-		if err := topology.Provision(ctx, a.JS, topology.DefaultSizes(), profile.Names()); err != nil {
+		if err := topology.Provision(ctx, a.JS, sizes, profile.Names()); err != nil {
 			return nil, err
 		}
 	}
-	return topology.Check(ctx, a.JS, topology.DefaultSizes(), profile.Names())
+	return topology.Check(ctx, a.JS, sizes, profile.Names())
 }
 
 // Look opens the batch view of an archive whose line is not running, to read

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"text/tabwriter"
+	"time"
 
 	"colophon/deploy/standalone"
 	"colophon/shared/event"
@@ -15,18 +17,33 @@ type caseCmd struct {
 	Show    caseShowCmd    `cmd:"" help:"Show a case with its evidence and history."`
 	Replay  caseReplayCmd  `cmd:"" help:"Send what failed again, under its next pass."`
 	Discard caseDiscardCmd `cmd:"" help:"Decide that a frame, a derivative or other bytes are not wanted."`
+	Rescan  caseRescanCmd  `cmd:"" help:"Ask for a frame to be scanned again."`
 }
 
 // caseFilter selects cases.
 type caseFilter struct {
-	Batch     string `help:"Only of this batch."`
-	Code      string `help:"Only with this fault code."`
-	Service   string `help:"Only of this service."`
-	Operation string `help:"Only of this operation."`
+	Batch     string        `help:"Only of this batch."`
+	Code      string        `help:"Only with this fault code."`
+	Service   string        `help:"Only of this service."`
+	Operation string        `help:"Only of this operation."`
+	State     string        `help:"Only in this state." enum:",opened,replayed,discarded,rescan-requested,resolved" default:""`
+	Older     time.Duration `help:"Only opened that long ago, or longer: 24h, 30m."`
+	Newer     time.Duration `help:"Only opened less long ago."`
 }
 
 func (f caseFilter) request() event.CaseRequest {
-	return event.CaseRequest{Batch: event.Name(f.Batch), Code: f.Code, Service: f.Service, Operation: event.Operation(f.Operation)}
+	return event.CaseRequest{
+		Batch: event.Name(f.Batch), Code: f.Code, Service: f.Service, Operation: event.Operation(f.Operation), State: f.State,
+		OlderThan: event.Duration(f.Older), NewerThan: event.Duration(f.Newer),
+	}
+}
+
+// Validate refuses what no case can be.
+func (f caseFilter) Validate() error {
+	if f.Older < 0 || f.Newer < 0 {
+		return errors.New("an age is not below zero")
+	}
+	return nil
 }
 
 func (f caseFilter) empty() bool { return f == caseFilter{} }
@@ -84,6 +101,9 @@ func (c *caseShowCmd) Run(s *session) error {
 	return s.print(k, func() {
 		fmt.Printf("%s\n  state      %s\n  batch      %s\n  frame      %s\n  digest     %s\n  service    %s\n  code       %s (%s)\n  reason     %s\n  attempts   %d in pass %d\n  dead letter %d, origin %s\n",
 			k.ID, k.State, k.Batch.Display(), k.Frame.Display(), k.Digest, k.Service, k.Code, k.Class, k.Reason, k.Attempts, k.Pass, k.Letter, k.Origin)
+		if k.Device != "" {
+			fmt.Printf("  device     %s\n", k.Device)
+		}
 		if k.Detail != "" {
 			fmt.Printf("  evidence   %s\n", k.Detail)
 		}
@@ -93,7 +113,7 @@ func (c *caseShowCmd) Run(s *session) error {
 	})
 }
 
-// decision is what replay and discard share.
+// decision is what replay, discard and rescan share.
 type decision struct {
 	caseFilter
 	Case   string `arg:"" optional:"" help:"Id of the case; without it all that the filters select."`
@@ -111,6 +131,12 @@ type caseDiscardCmd struct{ decision }
 
 func (c *caseDiscardCmd) Run(s *session) error {
 	return c.decide(s, event.EndpointQuarantineDiscard, "discarded")
+}
+
+type caseRescanCmd struct{ decision }
+
+func (c *caseRescanCmd) Run(s *session) error {
+	return c.decide(s, event.EndpointQuarantineRescan, "asked for again")
 }
 
 func (d *decision) decide(s *session, endpoint, verb string) error {

@@ -22,16 +22,19 @@ type exportCmd struct {
 }
 
 func (c *exportCmd) Run(s *session) error {
+	req := event.ExportRequest{Batch: event.Name(c.What)}
+	if d := event.Digest(c.What); d.Valid() {
+		req.Batch, req.Digest = "", d
+	}
+	if req.Digest != "" && c.Kind != "premis" {
+		return fmt.Errorf("%w: only PREMIS is made of a digest; tables and bags are of a batch", standalone.ErrUsage)
+	}
 	a, err := s.existing()
 	if err != nil {
 		return err
 	}
 	defer a.Close() //nolint:errcheck // only read
-	var files []string
-	req := event.ExportRequest{Batch: event.Name(c.What)}
-	if d := event.Digest(c.What); d.Valid() {
-		req.Batch, req.Digest = "", d
-	} else {
+	if req.Digest == "" {
 		st, err := a.Status(s, req.Batch)
 		if err != nil {
 			return err
@@ -41,24 +44,18 @@ func (c *exportCmd) Run(s *session) error {
 		}
 		req.MinPosition = st.Position
 	}
-	if err := os.MkdirAll(c.Out, 0o777); err != nil {
-		return err
-	}
-	switch c.Kind {
-	case "premis":
-		files, err = c.fetch(s, a, req, "premis")
-	case "tsv":
-		if req.Digest != "" {
-			return fmt.Errorf("%w: tables are of a batch", standalone.ErrUsage)
+	files, err := c.whole(func(dir string) error {
+		switch c.Kind {
+		case "bag":
+			return s.copyBag(dir, req.Batch)
+		case "tsv":
+			if err := fetch(s, a, req, "tsv-events", dir); err != nil {
+				return err
+			}
+			return fetch(s, a, req, "tsv-frames", dir)
 		}
-		if files, err = c.fetch(s, a, req, "tsv-events"); err == nil {
-			var more []string
-			more, err = c.fetch(s, a, req, "tsv-frames")
-			files = append(files, more...)
-		}
-	case "bag":
-		files, err = c.bag(s, req)
-	}
+		return fetch(s, a, req, c.Kind, dir)
+	})
 	if err != nil {
 		return err
 	}
@@ -71,37 +68,55 @@ func (c *exportCmd) Run(s *session) error {
 	})
 }
 
+// whole has an export made in a folder of its own; what it made gets its place
+// only when all of it is there. A failed export leaves nothing.
+func (c *exportCmd) whole(export func(dir string) error) (files []string, err error) {
+	if err := os.MkdirAll(c.Out, 0o777); err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp(c.Out, ".colophon-export-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // empty, or of a failure that is told
+	if err := export(dir); err != nil {
+		return nil, err
+	}
+	made, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range made {
+		to := filepath.Join(c.Out, m.Name())
+		if err := os.Rename(filepath.Join(dir, m.Name()), to); err != nil {
+			return nil, err
+		}
+		files = append(files, to)
+	}
+	return files, nil
+}
+
 // exportWait bounds one export: a batch of 100,000 frames is some gigabytes.
 const exportWait = 2 * time.Hour
 
-func (c *exportCmd) fetch(s *session, a *standalone.Archive, req event.ExportRequest, kind string) (files []string, err error) {
+func fetch(s *session, a *standalone.Archive, req event.ExportRequest, kind, dir string) error {
 	req.Kind = kind
 	ctx, cancel := context.WithTimeout(s, exportWait)
 	defer cancel()
 	// the ledger of a line that has just been started takes a moment to answer
 	if _, err := standalone.Call[json.RawMessage](ctx, a.Client, event.EndpointPremisPosition, struct{}{}); err != nil {
-		return nil, err
+		return err
 	}
-	err = transfer.Fetch(ctx, a.NC, event.EndpointPremisExport, req, func(file string) (io.WriteCloser, error) {
-		path := filepath.Join(c.Out, filepath.Base(file))
-		files = append(files, path)
-		return os.Create(path)
+	return transfer.Fetch(ctx, a.NC, event.EndpointPremisExport, req, func(file string) (io.WriteCloser, error) {
+		return os.Create(filepath.Join(dir, filepath.Base(file)))
 	})
-	return files, err
 }
 
-// bag copies the bag that stands, file by file.
-func (c *exportCmd) bag(s *session, req event.ExportRequest) ([]string, error) {
-	if req.Digest != "" {
-		return nil, fmt.Errorf("%w: bags are of a batch", standalone.ErrUsage)
-	}
-	from := filepath.Join(s.Archive, filepath.FromSlash(storage.BagKey(string(req.Batch))))
+// copyBag copies the bag that stands, file by file.
+func (s *session) copyBag(dir string, batch event.Name) error {
+	from := filepath.Join(s.Archive, filepath.FromSlash(storage.BagKey(string(batch))))
 	if _, err := os.Stat(from); err != nil {
-		return nil, fmt.Errorf("batch %s has no bag: it has not converged", req.Batch.Display())
+		return fmt.Errorf("batch %s has no bag: it has not converged", batch.Display())
 	}
-	to := filepath.Join(c.Out, filepath.Base(from))
-	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
-		return nil, err
-	}
-	return []string{to}, nil
+	return os.CopyFS(filepath.Join(dir, filepath.Base(from)), os.DirFS(from))
 }

@@ -81,7 +81,7 @@ func (c *ingestCmd) once(s *session, batch event.Name, policy []byte) (res stand
 	if len(listing.Files) == 0 {
 		return res, ignored, fmt.Errorf("%s: %w", c.Dir, standalone.ErrEmpty)
 	}
-	o := standalone.IngestOptions{Dir: c.Dir, Batch: batch, Checksum: c.Checksum, Replace: c.Replace, Policy: policy, Actor: s.Actor, Gateway: "cli"}
+	o := standalone.IngestOptions{Dir: c.Dir, Batch: batch, Checksum: c.Checksum, Replace: c.Replace, Policy: policy, Actor: s.Actor, Gateway: s.Who("cli")}
 	if res, ok := standalone.Glance(s.Archive, o, listing, s.log); ok && s.NATS.URL == "" && policy == nil {
 		return res, ignored, nil
 	}
@@ -134,6 +134,13 @@ func (c *ingestCmd) report(s *session, r standalone.Result, ignored []string) er
 				break
 			}
 			fmt.Printf("  %s  %s  %s: %s\n", k.Frame.Display(), k.Operation, k.Code, k.Reason)
+		}
+		for i, k := range r.Unread {
+			if i == shown {
+				fmt.Printf("  and %d more whose files cannot be read\n", len(r.Unread)-shown)
+				break
+			}
+			fmt.Printf("  %s  is done and stays as it is, but its file cannot be read again: %s: %s\n", k.Frame.Display(), k.Code, k.Reason)
 		}
 		if r.Converged {
 			fmt.Printf("converged; the bag is %s\n", filepath.Join(s.Archive, "bags"))

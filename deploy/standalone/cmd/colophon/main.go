@@ -39,10 +39,12 @@ type globals struct {
 	daemon.Flags
 	Archive string `help:"Folder of the archive." default:"./archive" type:"path" env:"COLOPHON_ARCHIVE"`
 	daemon.NATS
-	JSON    bool             `name:"json" help:"Print one JSON object, as the last line of standard output."`
-	Actor   string           `help:"Who acts, as the ledger will name them (a pseudonym)." default:"${actor}" env:"COLOPHON_ACTOR"`
-	Origin  string           `help:"Name of the ledger, fixed at the first start." env:"COLOPHON_ORIGIN"`
-	Version kong.VersionFlag `help:"Print the version."`
+	JSON          bool             `name:"json" help:"Print one JSON object, as the last line of standard output."`
+	Actor         string           `help:"Who acts, as the ledger will name them (a pseudonym)." default:"${actor}" env:"COLOPHON_ACTOR"`
+	LowWaterMiB   uint64           `name:"low-water-mib" help:"MiB of free space below which no work is taken; 0: the larger of 1 GiB and twice the largest master." default:"0" env:"COLOPHON_LOW_WATER_MIB"`
+	Origin        string           `help:"Name of the ledger, fixed at the first start." env:"COLOPHON_ORIGIN"`
+	CheckpointKey string           `help:"File of the key that signs the ledger's checkpoints; default: beside the archive's folder." type:"path" env:"COLOPHON_CHECKPOINT_KEY"`
+	Version       kong.VersionFlag `help:"Print the version."`
 }
 
 type cli struct {
@@ -55,7 +57,9 @@ type cli struct {
 	Verify    verifyCmd    `cmd:"" help:"Read back everything stored and judge it against ledger and log."`
 	Policy    policyCmd    `cmd:"" help:"Show the retry policy of a batch, or compare two."`
 	Export    exportCmd    `cmd:"" help:"Write PREMIS, the bag or tables of a batch or digest."`
+	Gateway   gatewayCmd   `cmd:"" help:"Speak for devices: a hot folder, a scanner of SANE."`
 	Provision provisionCmd `cmd:"" help:"Create the broker's streams and consumers; --check prints what differs."`
+	Audit     auditCmd     `cmd:"" help:"Give the ledger's evidence to outsiders, let a witness sign it, make it again from the log."`
 	Demo      demoCmd      `cmd:"" help:"Draw a small batch of masters to try things on."`
 }
 
@@ -123,7 +127,7 @@ func defaultActor() string {
 
 // open opens the archive with the line in it.
 func (s *session) open(roots ...string) (*standalone.Archive, error) {
-	return standalone.Open(s, standalone.Options{Archive: s.Archive, Roots: roots, Known: true, Broker: s.NATS, Remote: s.NATS.URL != "", Origin: s.Origin, Log: s.line})
+	return standalone.Open(s, standalone.Options{Archive: s.Archive, Roots: roots, Known: true, Broker: s.NATS, Remote: s.NATS.URL != "", Origin: s.Origin, CheckpointKey: s.CheckpointKey, LowWater: s.LowWaterMiB << 20, Log: s.line})
 }
 
 // existing is open for commands that only make sense on an archive that is

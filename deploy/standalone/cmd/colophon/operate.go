@@ -6,23 +6,43 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"text/tabwriter"
 	"time"
 
+	broker "colophon/deploy/nats"
 	"colophon/deploy/standalone"
 	"colophon/shared/event"
+	"colophon/shared/profile"
 	"colophon/shared/retry"
 	"colophon/shared/topology"
 )
 
 type serveCmd struct {
-	Root   []string `help:"Folder that file sources may lie in; repeatable." type:"existingdir" env:"COLOPHON_ROOTS"`
-	Listen string   `help:"Loopback address of the broker." default:"127.0.0.1:4222" env:"COLOPHON_LISTEN"`
-	HTTP   string   `name:"http" help:"Address of /livez, /readyz and /metrics; empty: none." default:"127.0.0.1:8080" env:"COLOPHON_HTTP"`
+	Root   []string  `help:"Folder that file sources may lie in; repeatable. Without it: the folders that earlier commands on this archive were given." type:"existingdir" env:"COLOPHON_ROOTS"`
+	Source []string  `name:"source-host" help:"Host that http(s) sources may be read from: name[:port], address[:port] or network/bits; repeatable. Addresses that are not public must stand here themselves." env:"COLOPHON_SOURCE_HOSTS"`
+	Listen string    `help:"Address of the broker; other than loopback only with accounts and a certificate." default:"127.0.0.1:4222" env:"COLOPHON_LISTEN"`
+	HTTP   string    `name:"http" help:"Address of /livez, /readyz and /metrics; empty: none." default:"127.0.0.1:8080" env:"COLOPHON_HTTP"`
+	Door   doorFlags `embed:"" prefix:"listen-"`
+}
+
+// doorFlags are who the broker lets in besides this machine's own user.
+type doorFlags struct {
+	Accounts string `help:"File with the accounts of the broker, as provision --grants writes it." type:"existingfile" env:"COLOPHON_LISTEN_ACCOUNTS"`
+	Cert     string `help:"File with the certificate of the broker." type:"existingfile" env:"COLOPHON_LISTEN_CERT"`
+	Key      string `help:"File with the key of that certificate." type:"existingfile" env:"COLOPHON_LISTEN_KEY"`
+}
+
+// Validate refuses an address that others reach, without all three: kong
+// answers it with the status of wrong usage.
+func (c *serveCmd) Validate() error {
+	return standalone.Door(c.Door).Validate(c.Listen)
 }
 
 func (c *serveCmd) Run(s *session) error {
-	a, err := standalone.Open(s, standalone.Options{Archive: s.Archive, Roots: c.Root, Broker: s.NATS, Listen: c.Listen, HTTP: c.HTTP, Origin: s.Origin, Log: s.line})
+	a, err := standalone.Open(s, standalone.Options{
+		Archive: s.Archive, Roots: c.Root, Hosts: append([]string{}, c.Source...), Known: len(c.Root) == 0, Broker: s.NATS, Listen: c.Listen, Door: standalone.Door(c.Door), HTTP: c.HTTP, Origin: s.Origin, LowWater: s.LowWaterMiB << 20, Log: s.line,
+	})
 	if err != nil {
 		return err
 	}
@@ -176,6 +196,7 @@ type retryCmd struct {
 	Batch          string `arg:"" help:"Batch."`
 	Note           string `help:"Why." default:"retry"`
 	UntilConverged bool   `help:"Repeat only what failed transiently, at most max_attempts passes, the policy's delay between them."`
+	Profile        string `help:"Make this derivative too, of every frame that lacks it; the batch wants it from then on."`
 }
 
 func (c *retryCmd) Run(s *session) error {
@@ -191,7 +212,7 @@ func (c *retryCmd) Run(s *session) error {
 		return err
 	}
 	defer a.Close() //nolint:errcheck // what was asked for has been said
-	res, err := a.Retry(s, standalone.RetryOptions{Batch: b, Actor: s.Actor, Note: c.Note, UntilConverged: c.UntilConverged})
+	res, err := a.Retry(s, standalone.RetryOptions{Batch: b, Actor: s.Actor, Note: c.Note, UntilConverged: c.UntilConverged, Profile: c.Profile})
 	if err != nil {
 		return err
 	}
@@ -288,11 +309,45 @@ func (c *policyDiffCmd) Run(s *session) error {
 }
 
 type provisionCmd struct {
-	Check bool `help:"Change nothing; print what differs from the table."`
+	Check    bool     `help:"Change nothing; print what differs from the table."`
+	Replicas int      `help:"Replicas of each stream: 3 on a cluster." default:"1" env:"COLOPHON_REPLICAS"`
+	Grants   string   `help:"Write keys (NAME.nk, secret, kept where they exist) and the broker's accounts into this folder, and do nothing else." type:"path"`
+	Gateway  []string `help:"With --grants: a gateway, NAME or NAME=DEVICE,DEVICE; repeatable." sep:"none" default:"cli"`
+	Operator []string `help:"With --grants: an operator; repeatable." default:"operator"`
+}
+
+func (c *provisionCmd) grants(s *session) error {
+	var gateways, operators []topology.Identity
+	for _, g := range c.Gateway {
+		name, devices, _ := strings.Cut(g, "=")
+		i := topology.Identity{Kind: topology.KindGateway, Name: name}
+		if devices != "" {
+			i.Devices = strings.Split(devices, ",")
+		}
+		gateways = append(gateways, i)
+	}
+	for _, o := range c.Operator {
+		operators = append(operators, topology.Identity{Kind: topology.KindOperator, Name: o})
+	}
+	a := topology.DefaultAccess(profile.Names(), gateways, operators)
+	if err := a.Validate(); err != nil {
+		return fmt.Errorf("%w: %w", standalone.ErrUsage, err)
+	}
+	if err := broker.Write(c.Grants, a); err != nil {
+		return err
+	}
+	return s.print(a, func() {
+		for _, i := range a.Identities {
+			fmt.Printf("%s\t%s\t%s\n", i.Kind, i.Name, broker.SeedFile(c.Grants, i))
+		}
+	})
 }
 
 func (c *provisionCmd) Run(s *session) error {
-	drift, err := standalone.Provision(s, standalone.Options{Archive: s.Archive, Broker: s.NATS, Log: s.log}, c.Check)
+	if c.Grants != "" {
+		return c.grants(s)
+	}
+	drift, err := standalone.Provision(s, standalone.Options{Archive: s.Archive, Broker: s.NATS, Replicas: c.Replicas, Log: s.log}, c.Check)
 	if err != nil {
 		return err
 	}

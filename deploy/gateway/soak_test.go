@@ -1,0 +1,5 @@
+//go:build soak
+
+package gateway
+
+func init() { manyFiles = 10_000 }
