@@ -39,10 +39,11 @@ race:
 e2e:
 	go test -timeout 12m ./deploy/e2e/...
 
-# make soak: the long forms of the end-to-end tests: 4,000 files, 3 GiB, 300
-# kills. It takes the better part of an hour.
+# make soak: the long forms of the tests: 4,000 files, 3 GiB, 300 kills; 4,000
+# frames over HTTP, 10,000 files in a hot folder, 200 kills of the ledger.
 soak: tools
 	go test -tags soak -timeout 3h -v -run Soak -bench DoubleRun ./deploy/e2e/
+	COLOPHON_SOAK=1 go test -tags soak -timeout 3h ./shared/stage/ ./services/capture/ ./services/premis/internal/ledger/ ./deploy/gateway/
 
 # make bench-derive: derivations of 35-megapixel pages against the bare encoder
 # in the same run. A quarter of an hour on a quiet machine; on another the

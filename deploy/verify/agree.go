@@ -77,8 +77,7 @@ func (r *logReader) recipe(profile string, d event.Digest, m message, pins bool)
 	case was == nil && pins:
 		return r.mem.set(memRecipe, profile, []byte(d))
 	case was == nil:
-		r.out.drift("recipe", logObject(m), "profile %s was not pinned before", profile)
-		return r.mem.set(memRecipe, profile, []byte(d))
+		return r.later(early{Profile: profile, Recipe: d}, m)
 	}
 	return nil
 }
@@ -149,7 +148,9 @@ func (r *logReader) derivedAgrees(f event.DerivativeMade, m message) error {
 		if err != nil {
 			return err
 		}
-		r.out.damage("derivative-master", logObject(m), "made from master %s, which no fact before has fixed", f.Digest)
+		if err := r.later(early{Master: f.Digest}, m); err != nil {
+			return err
+		}
 	}
 	if err := r.pinned(f.Work, m); err != nil {
 		return err

@@ -135,6 +135,7 @@ func (j *judge) judgeLedger(ctx context.Context) error {
 	if err := j.judgeNames(ctx); err != nil {
 		return err
 	}
+	j.judgeHealing()
 	return j.judgeChains(ctx)
 }
 

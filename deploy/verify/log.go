@@ -44,6 +44,10 @@ func (j *judge) judgeLog(ctx context.Context) (err error) {
 		return err
 	}
 	reader.gap(state.LastSeq + 1)
+	j.judgeGaps()
+	if err := reader.judgeEarly(); err != nil {
+		return err
+	}
 	if err := j.slots.flush(); err != nil {
 		return err
 	}
@@ -91,6 +95,9 @@ func (r *logReader) take(m message) error {
 		}
 		return nil
 	}
+	if op, ok := f.(event.OpFact); ok {
+		r.healing.loss(op, m)
+	}
 	if m.seq <= r.limits.ledger {
 		if op, ok := f.(event.OpFact); ok && op.Kind == event.OpCheckpoint {
 			r.checkpointFact(op, m)
@@ -108,17 +115,11 @@ func (r *logReader) take(m message) error {
 	return r.slots.fact(f, m)
 }
 
-// gap reports what is missing before a sequence.
+// gap notes what is missing before a sequence.
 func (r *logReader) gap(seq uint64) {
-	if r.next == 0 {
-		r.next = 1
-	}
-	switch missing := seq - r.next; {
-	case seq <= r.next:
-	case missing == 1:
-		r.out.damage("log-gap", fmt.Sprintf("INGEST %d", r.next), "the message is missing or cannot be read")
-	default:
-		r.out.damage("log-gap", fmt.Sprintf("INGEST %d", r.next), "%d messages, up to %d, are missing or cannot be read", missing, seq-1)
+	first := max(r.next, 1)
+	if seq > first {
+		r.healing.gaps = append(r.healing.gaps, stretch{first, seq - 1})
 	}
 }
 

@@ -86,10 +86,10 @@ func (r *recordReader) take(n int64, data []byte) error {
 	for _, f := range e.faults(r.ledger.space) {
 		r.out.record("record-wrong", n, name, "%s", f)
 	}
-	if e.Sequence < r.seq {
+	if e.Sequence < r.seq && !r.healed() {
 		r.out.drift("record-order", recordObject(n, name), "fact %d stands behind fact %d: the ledger is not in log order", e.Sequence, r.seq)
 	}
-	if e.Sequence > r.ledger.head.Position.Sequence {
+	if e.Sequence > r.ledger.head.Position.Sequence && !r.healed() {
 		r.out.record("record-beyond", n, name, "fact %d is beyond the ledger's position %d", e.Sequence, r.ledger.head.Position.Sequence)
 	}
 	r.seq = max(r.seq, e.Sequence)

@@ -86,6 +86,7 @@ type judge struct {
 	limits  window  // of the log
 	slots   *slots
 	signed  *checkpoints
+	healing healing
 	started time.Time
 }
 

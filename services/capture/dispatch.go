@@ -67,16 +67,26 @@ func named(answer string) string {
 	return id
 }
 
-// answers reports whether a frame message answers a dispatch that this service
-// issued for the slot, and may take over from the digest that the slot has.
-func (l look) answers(in *event.FrameMessage, has event.Digest) (bool, error) {
+// answered gives the dispatch of this service that a frame message answers; nil
+// where it answers none.
+func (l look) answered(in *event.FrameMessage) (*issue, error) {
 	if in.Answers == "" {
-		return false, nil
+		return nil, nil
 	}
 	is, err := l.issued(in.Slot)
-	return slices.ContainsFunc(is, func(i issue) bool {
-		return i.Device != "" && i.MsgID() == named(in.Answers) && i.Replaces == has
-	}), err
+	for i := range is {
+		if is[i].Device != "" && is[i].MsgID() == named(in.Answers) {
+			return &is[i], err
+		}
+	}
+	return nil, err
+}
+
+// answers reports whether a frame message answers a dispatch, and may take over
+// from the digest that the slot has.
+func (l look) answers(in *event.FrameMessage, has event.Digest) (bool, error) {
+	d, err := l.answered(in)
+	return d != nil && d.Replaces == has, err
 }
 
 // rescans carries out the decisions to scan again: each is a dispatch to a

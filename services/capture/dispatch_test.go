@@ -66,6 +66,9 @@ func TestRescan(t *testing.T) {
 	m := r.message("a", r.source("a.tif", "torn"))
 	m.Device = "scanner 1"
 	c := r.take(m)
+	if c.Requested != nil {
+		t.Errorf("the first capture was asked for by %+v", c.Requested)
+	}
 	r.fix(c)
 	r.fail(c.Work, event.Derivative("jp2"))
 	r.fail(c.Work, event.Derivative("jp2-lossless"))
@@ -100,6 +103,9 @@ func TestRescan(t *testing.T) {
 	c2 := r.take(a)
 	expect(t, "revision", c2.Revision, 2)
 	expect(t, "pass", c2.Pass, 2)
+	if q := c2.Requested; q == nil || *q != (event.Request{Actor: "anna", Note: "it was torn"}) {
+		t.Errorf("the answer was asked for by %+v", q)
+	}
 	if s := r.frame("a").Rescan; s == nil || s.Dispatch != again.MsgID() {
 		t.Errorf("asked %+v", s)
 	}

@@ -86,6 +86,10 @@ func (f *frames) Work(in *frameIn) event.Work {
 		in.batch = b
 		w.Policy, w.Profiles = b.Policy, b.Profiles
 	}
+	// Whoever decided the rescan asked for this pass, whatever bytes come.
+	if d, err := f.view.answered(&in.FrameMessage); err == nil && d != nil && d.Actor != "" {
+		w.Requested = &event.Request{Actor: d.Actor, Note: d.Note}
+	}
 	return w
 }
 

@@ -159,7 +159,7 @@ func printStatus(o statusOut) {
 	}
 	fmt.Printf("; %d failed, %d pending, %d missing, %d discarded\n", t.Failed, t.Pending, t.Missing, t.Discarded)
 	if o.Problem != "" {
-		fmt.Printf("the bag is late: %s\n", o.Problem)
+		fmt.Printf("problem: %s\n", o.Problem)
 	}
 	for _, f := range o.Frames {
 		fmt.Printf("  %s  %s", f.Frame.Display(), f.State)
@@ -172,9 +172,34 @@ func printStatus(o statusOut) {
 				fmt.Printf(" (next try %s)", k.NotBefore.Local().Format(time.TimeOnly))
 			}
 		}
+		fmt.Print(asked(f.Rescan), stuck(f.Stuck))
 		fmt.Println()
 	}
 }
+
+// asked tells what a device owes.
+func asked(r *event.RescanStatus) string {
+	switch {
+	case r == nil:
+		return ""
+	case r.Device == "":
+		return fmt.Sprintf("; to be scanned again since %s: %s", since(r.Since), r.Problem)
+	}
+	return fmt.Sprintf("; asked of %s again since %s (pass %d)", event.Name(r.Device).Display(), since(r.Since), r.Pass)
+}
+
+// stuck tells of a frame that no message would have moved.
+func stuck(k *event.StuckStatus) string {
+	switch {
+	case k == nil:
+		return ""
+	case k.Problem != "":
+		return fmt.Sprintf("; stuck since %s: %s", since(k.Since), k.Problem)
+	}
+	return fmt.Sprintf("; was stuck at %s, sent again %s", k.Operation, since(k.Since))
+}
+
+func since(t time.Time) string { return t.Local().Format(time.DateTime) }
 
 func (c *statusCmd) list(s *session, v batchView) error {
 	l, err := v.Batches()
@@ -183,10 +208,10 @@ func (c *statusCmd) list(s *session, v batchView) error {
 	}
 	return s.print(l, func() {
 		w := tabwriter.NewWriter(os.Stdout, 2, 4, 2, ' ', 0)
-		fmt.Fprintln(w, "batch\tdone\tdeclared\tfailed\tpending\tmissing\tdiscarded\tconverged")
+		fmt.Fprintln(w, "batch\tdone\tdeclared\tfailed\tpending\tmissing\tdiscarded\tconverged\tproblem")
 		for _, b := range l.Batches {
 			t := b.Totals
-			fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%v\n", b.Batch.Display(), t.Done, t.Declared, t.Failed, t.Pending, t.Missing, t.Discarded, b.Converged)
+			fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%v\t%s\n", b.Batch.Display(), t.Done, t.Declared, t.Failed, t.Pending, t.Missing, t.Discarded, b.Converged, b.Problem)
 		}
 		_ = w.Flush()
 	})
