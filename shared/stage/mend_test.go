@@ -158,6 +158,12 @@ func TestRolledBackLettersAreHealed(t *testing.T) {
 				testkit.PublishRaw(r, r.js, event.SubjectFrameFixed, nil, []byte(`{"no":"fact"}`))
 				r.settled()
 				testkit.Eventually(r, "the letters", func() bool { return len(r.readable(event.StreamDeadLetter)) == 3 })
+				testkit.Eventually(r, "the stage has read them", func() bool { // what it has not read it cannot miss
+					pos, err := r.disk.Set.Position("dead:" + consumer)
+					testkit.OK(r, err)
+					letters := r.readable(event.StreamDeadLetter)
+					return pos.Sequence == letters[len(letters)-1].Sequence
+				})
 				before := map[string]testkit.Stored{}
 				for _, l := range r.readable(event.StreamDeadLetter) {
 					before[l.ID()] = l
@@ -186,6 +192,7 @@ func TestRolledBackLettersAreHealed(t *testing.T) {
 					}
 				}
 				r.expect("lost", len(r.ops(event.OpLetterLost)), 0)
+				r.expect("the stream that was rolled back", r.ops(event.OpRolledBack)[0].Detail["stream"], event.StreamDeadLetter)
 				r.settled()
 			})
 		})
