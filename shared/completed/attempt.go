@@ -62,7 +62,9 @@ type Ended struct {
 
 // endAttempt stores how an attempt ended, or was let go, unless a later attempt
 // is known; the end that an attempt has already stays as it is, and so does an
-// attempt of this process that another one says it let go.
+// attempt of this process that another one says it let go. To be let go is no
+// end. Work that ended a worker is a suspect until it is done, whoever makes
+// the next attempt.
 func (s *Set) endAttempt(b *pebble.Batch, e Ended) error {
 	if e.Key == "" {
 		return nil
@@ -71,8 +73,12 @@ func (s *Set) endAttempt(b *pebble.Batch, e Ended) error {
 	if _, err := getJSON(b, prefixAttempt+e.Key, &known); err != nil {
 		return err
 	}
-	if e.Attempt.Number < known.Number || e.Attempt.Number == known.Number && e.Attempt.State != AttemptDone && !e.Decided {
+	ended := known.State != AttemptReleased && e.Attempt.State != AttemptDone && !e.Decided
+	if e.Attempt.Number < known.Number || e.Attempt.Number == known.Number && ended {
 		return nil
+	}
+	if e.Attempt.State != AttemptDone {
+		e.Attempt.Suspect = e.Attempt.Suspect || known.Suspect
 	}
 	return setJSON(b, prefixAttempt+e.Key, e.Attempt)
 }

@@ -19,7 +19,7 @@ type Parked struct {
 	Origin string    `json:"origin"` // <stream>-<sequence>
 	Stored time.Time `json:"stored"` // by the broker
 	MsgID  string    `json:"msg_id,omitempty"`
-	Since  time.Time `json:"since"` // when it was parked first
+	Since  time.Time `json:"since"` // when it began to wait, for whatever
 
 	Subject string              `json:"subject"`
 	Header  map[string][]string `json:"header,omitempty"`

@@ -211,7 +211,7 @@ func TestWhatAFollowerLearnsOfAttempts(t *testing.T) {
 		testkit.OK(t, d.Set.Learn("own", []completed.Completion{c}, nil, completed.Position{}))
 		return testkit.Must(d.Set.Attempt("k"))(t)
 	}
-	testkit.OK(t, d.Set.SetAttempt("k", completed.Attempt{Number: 3, State: completed.AttemptBegun}))
+	testkit.OK(t, d.Set.SetAttempt("k", completed.Attempt{Number: 3, State: completed.AttemptBegun, Suspect: true}))
 	for _, tc := range []struct {
 		number int
 		state  string
@@ -219,12 +219,20 @@ func TestWhatAFollowerLearnsOfAttempts(t *testing.T) {
 	}{
 		{2, completed.AttemptFailed, "3 begun"}, // an older one says nothing new
 		{3, completed.AttemptFailed, "3 begun"}, // our own record of the same attempt is the better one
-		{3, completed.AttemptDone, "3 done"},    // but done is done
-		{3, completed.AttemptFailed, "3 done"},
-		{4, completed.AttemptFailed, "4 failed"}, // a replica went on
+		{3, completed.AttemptReleased, "3 begun"},
+		{4, completed.AttemptReleased, "4 released"}, // a replica let go of one
+		{4, completed.AttemptFailed, "4 failed"},     // made it after all
+		{4, completed.AttemptReleased, "4 failed"},
+		{4, completed.AttemptDone, "4 done"}, // but done is done
+		{4, completed.AttemptFailed, "4 done"},
+		{5, completed.AttemptFailed, "5 failed"}, // a replica went on
 	} {
-		if a := learn(tc.number, tc.state); fmt.Sprint(a.Number, " ", a.State) != tc.want {
+		a := learn(tc.number, tc.state)
+		if fmt.Sprint(a.Number, " ", a.State) != tc.want {
 			t.Errorf("after %d %s: %d %s, want %s", tc.number, tc.state, a.Number, a.State, tc.want)
+		}
+		if unsuspected := tc.number == 5 || a.State == completed.AttemptDone; a.Suspect == unsuspected { // until it is done it is worked alone, by whomever
+			t.Errorf("after %d %s: suspect %v", tc.number, tc.state, a.Suspect)
 		}
 	}
 }

@@ -109,8 +109,8 @@ func hopeless(err error) bool {
 
 // Connect connects for good: it waits for the broker until ctx ends, and comes
 // back after every interruption. Only a first connection that is refused for
-// what this client is, or knows, is an error. Denials of the broker are errors in the log
-// and fail readiness, since to the caller they look like a timeout.
+// what this client is, or knows, is an error. Denials of the broker are errors
+// in the log and fail readiness, since to the caller they look like a timeout.
 func (n NATS) Connect(ctx context.Context, name string, log *slog.Logger, health *Health, extra ...nats.Option) (*nats.Conn, jetstream.JetStream, error) {
 	refused, last := make(chan error, 1), ""
 	opts := []nats.Option{

@@ -126,10 +126,12 @@ func (n Name) Display() string {
 }
 
 // Limits on ids, in bytes: a batch is one path component before encoding, a
-// frame is a relative path (PATH_MAX of Linux).
+// frame is a relative path (PATH_MAX of Linux), and a device is a token of a
+// subject: the broker takes 4 KiB for a whole line.
 const (
-	MaxBatchLen = 255
-	MaxFrameLen = 4096
+	MaxBatchLen  = 255
+	MaxFrameLen  = 4096
+	MaxDeviceLen = 255
 )
 
 // Slot is one captured image's place in a batch.

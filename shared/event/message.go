@@ -62,6 +62,11 @@ func (b BatchDeclaration) Validate() error {
 	if b.Order != "" && b.Order != OrderSequence && b.Order != OrderNatural {
 		errs = append(errs, fmt.Errorf("/order: %q is neither %q nor %q", b.Order, OrderSequence, OrderNatural))
 	}
+	for i, d := range b.Devices {
+		if d == "" || len(d) > MaxDeviceLen {
+			errs = append(errs, fmt.Errorf("/devices/%d: empty, or longer than %d bytes", i, MaxDeviceLen))
+		}
+	}
 	return errors.Join(errs...)
 }
 
@@ -120,8 +125,11 @@ func (f FrameMessage) Validate() error {
 	if f.Source != "" && !f.Source.IsSource() {
 		errs = append(errs, fmt.Errorf("/source_token: %q does not begin with src-", f.Source))
 	}
-	if f.Pass < 0 {
-		errs = append(errs, fmt.Errorf("/pass: %d is negative", f.Pass))
+	if f.Pass < 0 || f.Pass > MaxPass {
+		errs = append(errs, fmt.Errorf("/pass: %d is not in 0 to %d", f.Pass, MaxPass))
+	}
+	if len(f.Device) > MaxDeviceLen {
+		errs = append(errs, fmt.Errorf("/device: longer than %d bytes", MaxDeviceLen))
 	}
 	return errors.Join(errs...)
 }
@@ -207,7 +215,7 @@ func (f CaptureFault) Validate() error {
 	bad(f.Schema == SchemaCaptureFault, "/schema: %q is not %q", f.Schema, SchemaCaptureFault)
 	bad(isUUID(f.ID), "/id: %q is not a UUID", f.ID)
 	bad(f.Device != "", "/device: none given")
-	bad(len(f.Device) <= MaxBatchLen, "/device: longer than %d bytes", MaxBatchLen)
+	bad(len(f.Device) <= MaxDeviceLen, "/device: longer than %d bytes", MaxDeviceLen)
 	switch f.Kind {
 	case FaultBusy, FaultJam, FaultCoverOpen, FaultIO:
 	default:
@@ -349,14 +357,18 @@ func decode[F Fact](data []byte, schema string) (Fact, error) {
 	return f, err
 }
 
+// MaxPass bounds the pass that a message may be written for: a later one must
+// always be left.
+const MaxPass = 1 << 20
+
 // PassOf gives the pass a message is written for: the header wins over the
 // body's; at least 1.
 func PassOf(header string, body int) (int, error) {
 	if header == "" {
-		return max(body, 1), nil
+		return min(max(body, 1), MaxPass), nil
 	}
 	p, err := strconv.Atoi(header)
-	if err != nil || p < 1 {
+	if err != nil || p < 1 || p > MaxPass {
 		return 0, fmt.Errorf("%s: %q is not a pass", HeaderPass, header)
 	}
 	return p, nil

@@ -1,6 +1,10 @@
 package event
 
-import "time"
+import (
+	"slices"
+	"strings"
+	"time"
+)
 
 // Order is the last message that orders an operation of a slot.
 type Order struct {
@@ -50,6 +54,22 @@ func (p *Progress) Orders(o Operation) []Order {
 		return out[:2]
 	}
 	return out
+}
+
+// answersKept is how many answers a slot remembers, the newest.
+const answersKept = 64
+
+// answer notes which dispatch a message says it answers. Anybody can say so:
+// only what can be the id of one of this slot is noted.
+func (p *Progress) answer(id string) {
+	device, number, ok := strings.Cut(id, ":"+p.Slot.String()+"#")
+	if !ok || !strings.HasPrefix(id, "dispatch:") || len(device) > len("dispatch:")+3*MaxDeviceLen || len(number) > 64 || slices.Contains(p.Answers, id) {
+		return
+	}
+	p.Answers = append(p.Answers, id)
+	if n := len(p.Answers) - answersKept; n > 0 {
+		p.Answers = slices.Clone(p.Answers[n:])
+	}
 }
 
 // Rescan is a decision to have a slot scanned again. One that a later decision

@@ -102,9 +102,31 @@ func TestRescans(t *testing.T) {
 	if r := decide(event.CaseRescan, 3, 1); r.Pass != 0 {
 		t.Errorf("told once more: %+v", r)
 	}
-	p.Request(event.FrameMessage{Slot: slot, Sequence: 1, Answers: "x"}, 2, 1)
-	p.Request(event.FrameMessage{Slot: slot, Sequence: 1, Answers: "x"}, 2, 2)
-	if len(p.Answers) != 1 || p.Answers[0] != "x" {
+}
+
+// TestAnswers: what no dispatch of the slot can be called is not kept, however
+// often somebody says so.
+func TestAnswers(t *testing.T) {
+	t.Parallel()
+	var p event.Progress
+	slot := event.Slot{Batch: "b", Frame: "f"}
+	seq := uint64(0)
+	say := func(answers string) {
+		seq++
+		p.Request(event.FrameMessage{Slot: slot, Sequence: 1, Answers: answers}, 2, seq)
+	}
+	id := event.Dispatch{Slot: slot, Device: strings.Repeat("é", event.MaxDeviceLen/2), Pass: 2, Number: 1}.MsgID()
+	long := strings.Repeat("x", 1<<10)
+	for _, a := range []string{"", "x", id, id, "dispatch:s:b/g#2.1", "dispatch:" + long + ":b/f#2.1", "dispatch:s:b/f#" + long, "s:b/f#2.1"} {
+		say(a)
+	}
+	if len(p.Answers) != 1 || p.Answers[0] != id {
 		t.Errorf("answers %q", p.Answers)
+	}
+	for n := range 1000 {
+		say(fmt.Sprintf("dispatch:s:b/f#2.%d", n))
+	}
+	if n := len(p.Answers); n > 100 || p.Answers[n-1] != "dispatch:s:b/f#2.999" {
+		t.Errorf("%d answers are kept", n)
 	}
 }

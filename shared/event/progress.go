@@ -56,7 +56,7 @@ type Progress struct {
 	Fixed     *Fixed                    `json:"fixed,omitempty"`
 	Derived   map[string]*Derived       `json:"derived,omitempty"` // by profile
 	Rescans   map[Operation]*Rescan     `json:"rescans,omitempty"` // by the operation of the case
-	Answers   []string                  `json:"answers,omitempty"` // dispatches that frame messages say they answer
+	Answers   []string                  `json:"answers,omitempty"` // dispatches that frame messages say they answer, the newest
 }
 
 func (p *Progress) op(o Operation) *OpProgress {
@@ -85,9 +85,7 @@ func (p *Progress) Pass() int {
 func (p *Progress) Request(m FrameMessage, pass int, seq uint64) {
 	p.Slot = m.Slot
 	p.order(Capture, pass, seq)
-	if m.Answers != "" && !slices.Contains(p.Answers, m.Answers) {
-		p.Answers = append(p.Answers, m.Answers)
-	}
+	p.answer(m.Answers)
 	if pass > p.Placed {
 		p.Placed = pass
 		if p.Captured == nil && p.Fixed == nil {

@@ -228,7 +228,8 @@ func (b *Breakers) tell(name string, d *dependency) {
 }
 
 // variant gives the breaker of a policy. One that comes later knows of the
-// failures before it; past 8 a policy shares another one's.
+// failures before it, but is not what opens the first, which nobody would be
+// told of; past 8 a policy shares another one's.
 func (d *dependency) variant(p Policy) *breaker {
 	k := variant{p.CircuitFailureThreshold, p.CircuitCooldown}
 	if v := d.variants[k]; v != nil {
@@ -239,7 +240,11 @@ func (d *dependency) variant(p Policy) *breaker {
 	}
 	v := &breaker{circuitbreaker.NewBuilder[any]().
 		WithFailureThreshold(uint(k.threshold)).WithSuccessThreshold(1).WithDelay(time.Duration(k.cooldown)).Build()}
-	for range min(d.failures, k.threshold) {
+	known := k.threshold
+	if d.state() == Closed {
+		known--
+	}
+	for range min(d.failures, known) {
 		v.RecordFailure()
 	}
 	d.variants[k] = v

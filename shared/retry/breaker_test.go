@@ -184,6 +184,21 @@ func TestOutcomesCountOnEveryPolicysBreaker(t *testing.T) {
 	})
 }
 
+// TestAStricterPolicyThatComesLaterOpensAloud: at its first failure, not unsaid
+// when its breaker is made.
+func TestAStricterPolicyThatComesLaterOpensAloud(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := guard(t)
+		for range 3 {
+			g.try("d", breakerPolicy(5, time.Minute), retry.Away)
+		}
+		passed, c := g.try("d", breakerPolicy(2, time.Minute), retry.Away)
+		g.expect("the next failure", []any{passed, c}, []any{true, retry.HasOpened})
+		g.expect("told", g.told, []string{"d 0", "d 2"})
+	})
+}
+
 // TestAnOlderAttemptDoesNotEndTheProbe: one that began before the breaker
 // opened and fails while the probe runs lets no second probe in.
 func TestAnOlderAttemptDoesNotEndTheProbe(t *testing.T) {

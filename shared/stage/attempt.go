@@ -188,13 +188,17 @@ func (s *Stage[In, Out]) refused(ctx context.Context, d *delivery, err error) er
 	}
 	key := d.attemptKey()
 	a, err := s.Completed.Attempt(key)
+	if err == nil && a.Dead { // the pass ended before, and what ended it stands
+		_, err = s.takeUp(ctx, d, retry.Policy{}, key, a)
+	}
 	if err != nil {
 		return err
 	}
-	if a.Number == 0 { // it never came to a try: numbers begin at 1 all the same
-		a.Number, a.Counted, a.Started = 1, 1, d.work.Started
-		d.work.Attempt, d.work.Limit = 1, 1
+	if a.Number == 0 || a.State == completed.AttemptFailed || a.Number != d.work.Attempt && a.State == completed.AttemptDone {
+		// It never came to a try, and the one before has its own end: numbers have no gaps all the same.
+		a.Number, a.Counted, a.Started = a.Number+1, a.Counted+1, d.work.Started
 	}
+	d.work.Attempt, d.work.Limit = a.Number, max(a.Number, d.work.Limit)
 	return s.failed(ctx, d, retry.Policy{}, key, &a, f)
 }
 
@@ -224,7 +228,7 @@ func (s *Stage[In, Out]) failed(ctx context.Context, d *delivery, policy retry.P
 	if told, other, err := s.told(stored); err != nil {
 		return err
 	} else if other {
-		return s.giveWay(ctx, key, told, fact)
+		return s.giveWay(ctx, d, key, told, fact)
 	}
 	if d.work.Frame == "" { // a batch is no slot: its faults are cases, not attempts in the log
 		stored.ID = ""
@@ -237,7 +241,7 @@ func (s *Stage[In, Out]) failed(ctx context.Context, d *delivery, policy retry.P
 		return err
 	}
 	s.Log.Warn("idempotent_failed", append(d.attrs(decision), slog.String("code", string(f.Code)), slog.String("error", fault.Clean(f.Error())), slog.Duration("delay", delay))...)
-	if err := s.sayFailed(ctx, key, stored); err != nil {
+	if err := s.sayFailed(ctx, d, key, stored); err != nil {
 		return err
 	}
 	s.Metrics.attemptFailed(s.Consumer, string(f.Code), decision)
@@ -250,7 +254,7 @@ func (s *Stage[In, Out]) failed(ctx context.Context, d *delivery, policy retry.P
 
 // sayFailed publishes a stored outcome. Where the log has another one under its
 // id, that one stands.
-func (s *Stage[In, Out]) sayFailed(ctx context.Context, key string, stored completed.Fact) error {
+func (s *Stage[In, Out]) sayFailed(ctx context.Context, d *delivery, key string, stored completed.Fact) error {
 	if stored.ID == "" {
 		return nil
 	}
@@ -266,7 +270,7 @@ func (s *Stage[In, Out]) sayFailed(ctx context.Context, key string, stored compl
 	if err != nil {
 		return err
 	}
-	return s.giveWay(ctx, key, told, ours)
+	return s.giveWay(ctx, d, key, told, ours)
 }
 
 // resume takes up what an earlier delivery left. An outcome that somebody else
@@ -304,7 +308,7 @@ func (s *Stage[In, Out]) takeUp(ctx context.Context, d *delivery, policy retry.P
 		}
 		return a, err
 	case completed.AttemptFailed:
-		if err := s.sayFailed(ctx, key, a.Fact); err != nil {
+		if err := s.sayFailed(ctx, d, key, a.Fact); err != nil {
 			return a, err
 		}
 		if a.Dead {

@@ -111,6 +111,3 @@ func (s *Stage[In, Out]) breakerMoved(dependency string, change retry.Change, er
 	}
 	return nil
 }
-
-// OpenBreakers lists the dependencies that nothing is asked of at the moment.
-func (s *Stage[In, Out]) OpenBreakers() []string { return s.breakers.Open() }

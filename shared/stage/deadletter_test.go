@@ -247,6 +247,27 @@ func TestALetterThatIsOwedComesFirst(t *testing.T) {
 	})
 }
 
+// A pass that ends outside an attempt ends under a number of its own: that of
+// an attempt which failed before says how that one failed.
+func TestAPassThatEndsBetweenTwoAttempts(t *testing.T) {
+	world(t, func(r *rig) {
+		r.failTimes(1)
+		r.send("1.tif", "one", testkit.Policy(4, time.Minute))
+		r.start()
+		testkit.Eventually(r, "the first attempt", func() bool { return len(r.failed()) == 1 })
+		r.stop()
+		r.worker.On = func(event.FrameFixed) string { panic("no such device") }
+		r.start()
+		r.once()
+		var got []any
+		for _, f := range r.failed() {
+			got = append(got, f.Attempt, f.Code, f.Decision)
+		}
+		r.expect("failed attempts", got, []any{1, "timeout", "retry", 2, "malformed", "dead-letter"})
+		r.expect("attempts in the letter", r.letters()[0].Header.Get(event.HeaderAttempts), 2)
+	})
+}
+
 func TestAPanicIsContained(t *testing.T) {
 	world(t, func(r *rig) {
 		r.worker.Script = func(_ context.Context, in event.FrameFixed, _ event.Work) error {

@@ -23,10 +23,12 @@ type healing struct {
 	subjects []string
 	seed     maphash.Seed
 	seen     map[uint64]struct{}
+
+	lost, read completed.Position // after a rollback: the one the stream lost, and how far it has been read again
 }
 
 func newHealing(subjects []string) *healing {
-	return &healing{subjects, maphash.MakeSeed(), map[uint64]struct{}{}}
+	return &healing{subjects: subjects, seed: maphash.MakeSeed(), seen: map[uint64]struct{}{}}
 }
 
 // saw notes a message; on nil, when nothing is being healed, it does nothing.
@@ -178,7 +180,9 @@ func (s *Stage[In, Out]) letterAgain(ctx context.Context, o completed.Origin) er
 		return err
 	}
 	if !ok {
-		s.Log.Error("letter_lost", slog.String("consumer", s.Consumer), slog.String("letter", o.LetterID), slog.String("origin", o.Name))
+		var d delivery
+		d.recall(header)
+		s.Log.Error("letter_lost", append(d.attrs("alarm"), slog.String("consumer", s.Consumer), slog.String("letter", o.LetterID), slog.String("origin", o.Name))...)
 		s.Metrics.Alarm(event.OpLetterLost)
 		f := fault.New(fault.BytesMissing, nil, "a dead letter is gone from its stream, and its origin from its own")
 		s.tell(ctx, event.OpLetterLost, f, map[string]string{"letter": o.LetterID, "origin": o.Name})

@@ -57,6 +57,48 @@ func TestARolledBackLogIsHealed(t *testing.T) {
 	}
 }
 
+// TestAHealThatACrashInterrupts is taken up at the next start, though the log
+// has been read again by then.
+func TestAHealThatACrashInterrupts(t *testing.T) {
+	copies := testkit.TempDir(t)
+	realWorld(t, func(r *rig) {
+		r.start()
+		r.send("1.tif", "one", nil)
+		r.settled()
+		r.broker.Stop()
+		older := filepath.Join(copies, "older")
+		testkit.OK(t, os.CopyFS(older, os.DirFS(r.broker.Dir)))
+		r.broker.Start()
+		testkit.Eventually(r, "the connection", r.nc.IsConnected)
+		r.send("2.tif", "two", nil)
+		r.settled()
+		r.stop()
+		r.broker.Stop()
+		testkit.OK(t, os.RemoveAll(r.broker.Dir))
+		testkit.OK(t, os.CopyFS(r.broker.Dir, os.DirFS(older)))
+		r.broker.Start()
+		testkit.Eventually(r, "the connection", r.nc.IsConnected)
+		crashed := r.crashAt("publish "+event.SubjectDerivative+".jp2", false)
+		r.start()
+		testkit.Closed(r, "the crash", crashed)
+		r.crash()
+		r.expect("facts", len(r.made()), 1)
+		r.start()
+		testkit.Eventually(r, "the log is healed", func() bool { return len(r.made()) == 2 })
+		testkit.Eventually(r, "it is read to its end", func() bool {
+			at, err := r.disk.Set.Position("own:" + consumer)
+			testkit.OK(r, err)
+			return at.MsgID == r.made()[1].ID()
+		})
+		r.stop()
+		told := len(r.ops("rolled-back"))
+		r.start()
+		r.send("3.tif", "three", nil)
+		r.once("1.tif", "2.tif", "3.tif")
+		r.expect("rollbacks told later", len(r.ops("rolled-back"))-told, 0)
+	})
+}
+
 // TestADuplicateThatIsNotThere: the broker answers "duplicate" for a message
 // that it no longer holds under that id.
 func TestADuplicateThatIsNotThere(t *testing.T) {

@@ -66,7 +66,7 @@ func (s *Stage[In, Out]) toldInLog(ctx context.Context, ack *jetstream.PubAck, s
 // and nothing is decided twice. (A late success needs no such fact: its
 // completion, which carries the attempt's number, is the evidence.) A "lost" of
 // ours beside a real outcome is no evidence of anything.
-func (s *Stage[In, Out]) giveWay(ctx context.Context, key string, told, ours event.AttemptFailed) error {
+func (s *Stage[In, Out]) giveWay(ctx context.Context, d *delivery, key string, told, ours event.AttemptFailed) error {
 	known, err := s.log.Encode(told)
 	if err != nil {
 		return err
@@ -84,7 +84,7 @@ func (s *Stage[In, Out]) giveWay(ctx context.Context, key string, told, ours eve
 			return err
 		}
 	}
-	s.Log.Warn("attempt_taken_over", slog.String("attempt", known.ID), slog.String("told", told.Code), slog.String("code", ours.Code))
+	s.Log.Warn("attempt_taken_over", append(d.attrs("give way"), slog.String("id", known.ID), slog.String("told", told.Code), slog.String("code", ours.Code))...)
 	// Last: until here a crash finds the attempt as it was, and comes back here.
 	end := endedOf(told, known)
 	end.Key, end.Decided = key, true

@@ -25,7 +25,8 @@ import (
 // Parked messages come back first come first served, by the same path, as
 // places under their name become free: those in memory find out when the wait
 // is over, and each that goes on lets one follow. A name that has nobody in
-// memory is looked at once in a while by its first message.
+// memory, since others have all places, is looked at once in a while by its
+// first message.
 type lot struct {
 	queue     string
 	each, all int // places under one name, and altogether
@@ -145,13 +146,13 @@ func (l *lot) ended(d *delivery) {
 	l.vacate(d, !still)
 }
 
-// next takes up to room parked messages of a name on their way. A scout comes
-// alone, also where no place is left.
-func (l *lot) next(name string, scout bool) ([]*delivery, error) {
+// next takes up to room parked messages of a name on their way. Where no place
+// is left at all a scout comes alone.
+func (l *lot) next(name string) ([]*delivery, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	room := min(l.each-l.held[name], l.all-l.total)
-	scout = scout && room <= 0 && l.held[name] == 0
+	scout := room <= 0 && l.held[name] == 0
 	if scout {
 		room = 1
 	}
@@ -203,14 +204,12 @@ func (s *Stage[In, Out]) attend(ctx, work context.Context) {
 	for last := ""; ; {
 		var names []string
 		var err error
-		scout := false
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.lot.wake:
 			names = s.lot.freed()
 		case <-round.C:
-			scout = true
 			if names, err = s.Completed.ParkedFor(s.Consumer, last, parkingNames); len(names) > 0 {
 				last = names[len(names)-1]
 			} else {
@@ -221,7 +220,7 @@ func (s *Stage[In, Out]) attend(ctx, work context.Context) {
 			if err != nil || s.gate.reason() != nil {
 				break
 			}
-			err = s.bringBack(work, n, scout)
+			err = s.bringBack(work, n)
 		}
 		if err != nil {
 			s.Log.Error("parked_unreadable", slog.String("consumer", s.Consumer), slog.Any("error", err))
@@ -229,8 +228,8 @@ func (s *Stage[In, Out]) attend(ctx, work context.Context) {
 	}
 }
 
-func (s *Stage[In, Out]) bringBack(work context.Context, name string, scout bool) error {
-	up, err := s.lot.next(name, scout)
+func (s *Stage[In, Out]) bringBack(work context.Context, name string) error {
+	up, err := s.lot.next(name)
 	for _, d := range up {
 		d.permit = &permit{of: s.permits}
 		d.since = d.parked.Since
@@ -258,7 +257,7 @@ func (s *Stage[In, Out]) park(ctx context.Context, d *delivery, name string) err
 		return nil // it keeps its turn
 	}
 	err := s.Completed.Park(completed.Parked{
-		Queue: s.Consumer, Name: name, Origin: d.origin, Stored: d.meta.Timestamp.UTC(), MsgID: idOf(d.msg.Headers()), Since: time.Now().UTC(),
+		Queue: s.Consumer, Name: name, Origin: d.origin, Stored: d.meta.Timestamp.UTC(), MsgID: idOf(d.msg.Headers()), Since: d.since,
 		Subject: d.msg.Subject(), Header: d.msg.Headers(), Data: d.msg.Data(),
 	})
 	if err != nil {

@@ -59,6 +59,12 @@ func (d *doors) wait(ctx context.Context, name string) error {
 	}
 }
 
+func (d *doors) waiting(name string) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.waits[name]
+}
+
 // hold makes the part of a frame's name before its dash the door it waits for.
 func (r *rig) hold(each, all int) *doors {
 	d := &doors{open: map[string]chan struct{}{}, waits: map[string]int{}, most: map[string]int{}}
@@ -276,6 +282,57 @@ func TestManyNamesAtOnce(t *testing.T) {
 			}
 		}
 		r.allDone(slots...)
+	})
+}
+
+// TestAFullLotHoldsNobodyBack: while others take all places, what is parked and
+// may go on goes one after the other, not one a round.
+func TestAFullLotHoldsNobodyBack(t *testing.T) {
+	world(t, func(r *rig) {
+		doors := r.hold(2, 2)
+		slots := r.sendTo("shut", 2)
+		r.start()
+		testkit.Eventually(r, "all places are taken", func() bool { return doors.waiting("shut") == 2 })
+		slots = append(slots, r.sendTo("b", 40)...)
+		testkit.Eventually(r, "the others are parked", func() bool { return r.parked() == 40 })
+		began := time.Now()
+		close(doors.of("b"))
+		testkit.Eventually(r, "they are done", func() bool { return r.parked() == 0 })
+		if took := time.Since(began); took > 10*time.Second { // virtual
+			r.Errorf("40 messages took %v", took)
+		}
+		close(doors.of("shut"))
+		r.allDone(slots...)
+	})
+}
+
+// TestAMovedMessageKeepsItsAge: what it waits for changes, not since when.
+func TestAMovedMessageKeepsItsAge(t *testing.T) {
+	world(t, func(r *rig) {
+		doors := r.hold(1, 1)
+		r.failTimes(1)
+		slots := r.sendTo("shut", 1)
+		r.start()
+		testkit.Eventually(r, "the place is taken", func() bool { return doors.waiting("shut") == 1 })
+		f := testkit.Fixed(testkit.Slot("b-1"), "b", testkit.Policy(3, 5*time.Minute))
+		testkit.Publish(r, r.js, f)
+		since := func(name string) (at time.Time) {
+			testkit.Eventually(r, "it is parked for "+name, func() bool {
+				p, err := r.disk.Set.Parked(consumer, name, 0, 1)
+				testkit.OK(r, err)
+				if len(p) > 0 {
+					at = p[0].Since
+				}
+				return len(p) > 0
+			})
+			return at
+		}
+		began := since("door b")
+		time.Sleep(time.Hour) // of virtual time
+		close(doors.of("b"))
+		r.expect("since", since("delay"), began)
+		close(doors.of("shut"))
+		r.allDone(append(slots, "b-1")...)
 	})
 }
 

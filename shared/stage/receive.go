@@ -60,7 +60,7 @@ func (s *Stage[In, Out]) receive(ctx context.Context, d *delivery) {
 func (s *Stage[In, Out]) contained(ctx context.Context, d *delivery) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			s.Log.Error("panic_contained", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+			s.Log.Error("panic_contained", append(d.attrs("dead-letter"), slog.Any("panic", p), slog.String("stack", string(debug.Stack())))...)
 			err = &undecodable{fmt.Errorf("the program failed on this message: %v", p)}
 		}
 	}()
@@ -126,10 +126,8 @@ func (s *Stage[In, Out]) settle(ctx context.Context, d *delivery, err error) {
 			f.Code = fault.UnknownSchema
 		}
 		if d.work.Frame != "" { // the slot is known: its pass ends, as a fact and as a case of its own
-			if err = s.refused(ctx, d, f); errors.As(err, &spent) {
-				err = s.deadLetter(ctx, d, spent.fault)
-			}
-			break
+			s.settle(ctx, d, s.refused(ctx, d, f))
+			return
 		}
 		f.Operation = string(event.Decode(s.Service))
 		d.work = event.Work{Pass: 1}
@@ -216,7 +214,7 @@ func (s *Stage[In, Out]) letter(ctx context.Context, d *delivery, h nats.Header)
 // an ack that is not confirmed is no failure: the redelivery acks again.
 func (s *Stage[In, Out]) ack(ctx context.Context, d *delivery) {
 	if err := d.msg.DoubleAck(ctx); err != nil {
-		s.Log.Warn("ack_unconfirmed", slog.String("origin", d.origin), slog.Any("error", err))
+		s.Log.Warn("ack_unconfirmed", append(d.attrs("ack"), slog.String("origin", d.origin), slog.Any("error", err))...)
 	}
 }
 

@@ -150,55 +150,99 @@ func (s *Stage[In, Out]) says() []string {
 }
 
 // own follows this stage's facts: completions and attempts of this process are
-// known already, those of a replica or of a lost disk are learned. When the
-// log turns out to be rolled back, it is read again from its start and then
-// healed.
+// known already, those of a replica or of a lost disk are learned.
 func (s *Stage[In, Out]) own() *topology.Follower {
-	name := "own:" + s.Consumer
-	filters := s.says()
+	filters := append(s.says(), event.SubjectOp+"."+event.OpReleased, event.SubjectOp+"."+event.OpHole)
+	return s.follow("own", event.StreamIngest, filters, s.says(), s.heal, func(ctx context.Context, batch []topology.Message) (done []completed.Completion, _ []completed.Dead, err error) {
+		holes := map[string]*hole{}
+		for _, m := range batch {
+			if h := holeOf(m); h != nil {
+				holes[h.stream] = holes[h.stream].with(h)
+				continue
+			}
+			c, err := s.learn(m)
+			if err != nil {
+				return nil, nil, err
+			}
+			if c != nil {
+				done = append(done, *c)
+			}
+		}
+		// Before the position passes the facts that tell of them: a crash comes
+		// back here.
+		for _, h := range holes {
+			if err := s.mend(ctx, h); err != nil {
+				return nil, nil, err
+			}
+		}
+		return done, nil, nil
+	})
+}
+
+// dead follows the dead letters of this service.
+func (s *Stage[In, Out]) dead() *topology.Follower {
+	letters := []string{event.DeadLetterSubject(s.Service)}
+	heal := func(ctx context.Context, lacks *healing) error { return s.healLetters(ctx, lacks, nil) }
+	return s.follow("dead", event.StreamDeadLetter, letters, letters, heal, func(_ context.Context, batch []topology.Message) (_ []completed.Completion, dead []completed.Dead, err error) {
+		for _, m := range batch {
+			d, err := DeadOf(m.Header)
+			if err != nil {
+				s.Log.Error("foreign_dead_letter", slog.Uint64("sequence", m.Sequence), slog.Any("error", err))
+				continue
+			}
+			d.Origin.Letter = m.Sequence
+			dead = append(dead, d)
+		}
+		return nil, dead, nil
+	})
+}
+
+// follow makes the follower of what this stage and its replicas said in a
+// stream; read gives what is to be remembered of a batch. When the stream turns
+// out to be rolled back, it is read again from its start and then healed. Until
+// that is done the position that the stream lost is the one that is kept: a
+// crash comes back here.
+func (s *Stage[In, Out]) follow(
+	name, stream string, filters, subjects []string, heal func(context.Context, *healing) error,
+	read func(context.Context, []topology.Message) ([]completed.Completion, []completed.Dead, error),
+) *topology.Follower {
+	name += ":" + s.Consumer
 	var lacks *healing
 	return &topology.Follower{
-		JS: s.JS, Stream: event.StreamIngest, Filters: append(slices.Clone(filters), event.SubjectOp+"."+event.OpReleased, event.SubjectOp+"."+event.OpHole), Log: s.Log,
+		JS: s.JS, Stream: stream, Filters: filters, Log: s.Log,
 		Position: func() (completed.Position, error) { return s.Completed.Position(name) },
 		RolledBack: func(ctx context.Context, was completed.Position) error {
-			lacks = newHealing(filters)
-			return s.rolledBack(event.StreamIngest)(ctx, was)
+			if lacks == nil { // else told of, before the connection was lost
+				s.tell(ctx, event.OpRolledBack, fault.New("log-rolled-back", nil, "stream %s no longer holds message %d of %s", stream, was.Sequence, was.Stored.Format(time.RFC3339Nano)), map[string]string{"stream": stream})
+			}
+			lacks = newHealing(subjects)
+			lacks.lost = was
+			return nil
 		},
 		CaughtUp: func(ctx context.Context) error {
 			if lacks == nil {
 				return nil
 			}
-			err := s.heal(ctx, lacks)
-			if err == nil {
-				lacks = nil
+			if err := heal(ctx, lacks); err != nil {
+				return err
 			}
-			return err
+			at := lacks.read
+			lacks = nil
+			return s.Completed.Learn(name, nil, nil, at)
 		},
 		Handle: func(ctx context.Context, batch []topology.Message) error {
-			var done []completed.Completion
-			holes := map[string]*hole{}
 			for _, m := range batch {
 				lacks.saw(m.MsgID)
-				if h := holeOf(m); h != nil {
-					holes[h.stream] = holes[h.stream].with(h)
-					continue
-				}
-				c, err := s.learn(m)
-				if err != nil {
-					return err
-				}
-				if c != nil {
-					done = append(done, *c)
-				}
 			}
-			// Before the position passes the facts that tell of them: a crash comes
-			// back here.
-			for _, h := range holes {
-				if err := s.mend(ctx, h); err != nil {
-					return err
-				}
+			done, dead, err := read(ctx, batch)
+			if err != nil {
+				return err
 			}
-			return s.Completed.Learn(name, done, nil, batch[len(batch)-1].Position)
+			at := batch[len(batch)-1].Position
+			if lacks != nil {
+				lacks.read, at = at, lacks.lost
+			}
+			return s.Completed.Learn(name, done, dead, at)
 		},
 	}
 }
@@ -255,49 +299,4 @@ func endedOf(f event.AttemptFailed, fact completed.Fact) completed.Ended {
 		Number: f.Attempt, Counted: counted, State: completed.AttemptFailed, Suspect: f.Code == string(fault.WorkerLost),
 		Started: f.Started, NotBefore: f.NotBefore, Dead: f.Decision == event.DecisionDeadLetter, Fact: fact,
 	}}
-}
-
-// dead follows the dead letters of this service.
-func (s *Stage[In, Out]) dead() *topology.Follower {
-	name := "dead:" + s.Consumer
-	var lacks *healing
-	return &topology.Follower{
-		JS: s.JS, Stream: event.StreamDeadLetter, Filters: []string{event.DeadLetterSubject(s.Service)}, Log: s.Log,
-		Position: func() (completed.Position, error) { return s.Completed.Position(name) },
-		RolledBack: func(ctx context.Context, was completed.Position) error {
-			lacks = newHealing(nil)
-			return s.rolledBack(event.StreamDeadLetter)(ctx, was)
-		},
-		CaughtUp: func(ctx context.Context) error {
-			if lacks == nil {
-				return nil
-			}
-			err := s.healLetters(ctx, lacks, nil)
-			if err == nil {
-				lacks = nil
-			}
-			return err
-		},
-		Handle: func(_ context.Context, batch []topology.Message) error {
-			var dead []completed.Dead
-			for _, m := range batch {
-				lacks.saw(m.MsgID)
-				d, err := DeadOf(m.Header)
-				if err != nil {
-					s.Log.Error("foreign_dead_letter", slog.Uint64("sequence", m.Sequence), slog.Any("error", err))
-					continue
-				}
-				d.Origin.Letter = m.Sequence
-				dead = append(dead, d)
-			}
-			return s.Completed.Learn(name, nil, dead, batch[len(batch)-1].Position)
-		},
-	}
-}
-
-func (s *Stage[In, Out]) rolledBack(stream string) func(context.Context, completed.Position) error {
-	return func(ctx context.Context, was completed.Position) error {
-		s.tell(ctx, event.OpRolledBack, fault.New("log-rolled-back", nil, "stream %s no longer holds message %d of %s", stream, was.Sequence, was.Stored.Format(time.RFC3339Nano)), nil)
-		return nil
-	}
 }

@@ -20,7 +20,7 @@ import (
 // and judges the streams at rest. COLOPHON_SEED runs one seed, COLOPHON_SOAK
 // many.
 func TestRandomSchedules(t *testing.T) {
-	first, n := uint64(1), testkit.Scale(120, 2_000)
+	first, n := uint64(1), testkit.Scale(60, 2_000)
 	if s := os.Getenv("COLOPHON_SEED"); s != "" {
 		var err error
 		if first, err = strconv.ParseUint(s, 10, 64); err != nil {
