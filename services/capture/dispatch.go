@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -97,6 +98,9 @@ func (s *Service) rescans(ctx context.Context) error {
 	slots, err := s.view.marked(viewRescan)
 	for _, slot := range slots {
 		err = errors.Join(err, s.rescan(ctx, slot))
+		if errors.Is(err, context.DeadlineExceeded) { // the broker takes none: each would wait as long, and keep the loop from all else
+			break
+		}
 	}
 	return err
 }
@@ -143,7 +147,7 @@ func (s *Service) issue(p *event.Progress, o event.Operation, is issued) (issued
 	for i := range is {
 		if is[i].open(p) && !slices.Contains(is[i].Operations, o) {
 			is[i].Decisions, is[i].Operations = append(is[i].Decisions, d.Decision), append(is[i].Operations, o)
-			return is, s.view.put(viewIssued+p.Slot.String(), is)
+			return is, s.view.owe(p.Slot, is)
 		}
 	}
 	device, err := s.deviceOf(p)
@@ -159,11 +163,22 @@ func (s *Service) issue(p *event.Progress, o event.Operation, is issued) (issued
 			n.Number = before.Number + 1
 		}
 	}
-	if device == "" {
+	is = append(is, n)
+	err = s.view.owe(p.Slot, is)
+	if err == nil && device == "" {
 		s.Log.Error("dispatch_impossible", slog.String("batch_id", p.Batch.Display()), slog.String("frame_id", p.Frame.Display()), slog.String("operation", string(o)), slog.String("reason", noDevice))
 	}
-	is = append(is, n)
-	return is, s.view.put(viewIssued+p.Slot.String(), is)
+	return is, err
+}
+
+// owe stores the dispatches of a slot of which one waits for an answer.
+func (v *view) owe(s event.Slot, is issued) error {
+	b := v.db.NewBatch()
+	defer b.Close() //nolint:errcheck // a committed or abandoned batch has nothing to report
+	if err := errors.Join(b.Set([]byte(viewOwed+s.String()), nil, nil), setJSON(b, viewIssued+s.String(), is)); err != nil {
+		return err
+	}
+	return b.Commit(pebble.Sync)
 }
 
 const noDevice = "the slot came from no device, and its batch names none: somebody must bring the file"
@@ -211,16 +226,13 @@ func (s *Service) dispatch(ctx context.Context, is issued, i int) error {
 // still. One that its gateway acked may be trimmed; one that a stream lost by
 // going back in time is published again.
 func (s *Service) dispatched(ctx context.Context) error {
-	var errs []error
-	err := s.view.each(viewIssued, "", func(_ string, value []byte) error {
-		var is issued
-		if err := json.Unmarshal(value, &is); err != nil || len(is) == 0 {
-			return err
+	slots, err := s.view.marked(viewOwed)
+	for _, slot := range slots {
+		if err == nil {
+			err = s.dispatchedSlot(ctx, slot)
 		}
-		errs = append(errs, s.dispatchedSlot(ctx, is[0].Slot))
-		return ctx.Err()
-	})
-	return errors.Join(append(errs, err)...)
+	}
+	return err
 }
 
 func (s *Service) dispatchedSlot(ctx context.Context, slot event.Slot) error {
@@ -228,21 +240,27 @@ func (s *Service) dispatchedSlot(ctx context.Context, slot event.Slot) error {
 	if err != nil {
 		return err
 	}
+	owed := false
 	for i := range is {
-		if is[i].Device == "" || is[i].Sent == 0 || !is[i].open(p) {
+		if is[i].Device == "" || !is[i].open(p) {
 			continue
 		}
-		if gone, err := s.lostDispatch(ctx, &is[i]); err != nil || !gone {
-			if err != nil {
-				return err
-			}
+		owed = true
+		if is[i].Sent == 0 { // the other half of the loop is at it
 			continue
 		}
-		if err := s.dispatch(ctx, is, i); err != nil {
+		gone, err := s.lostDispatch(ctx, &is[i])
+		if err == nil && gone {
+			err = s.dispatch(ctx, is, i)
+		}
+		if err != nil {
 			return err
 		}
 	}
-	return nil
+	if owed {
+		return nil
+	}
+	return s.view.unmark(viewOwed, slot)
 }
 
 func (s *Service) lostDispatch(ctx context.Context, i *issue) (bool, error) {

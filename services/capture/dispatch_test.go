@@ -197,3 +197,37 @@ func TestDispatchAndCrash(t *testing.T) {
 		expect(t, "asked at", d.At.Equal(is[0].At), true)
 	}
 }
+
+// A dispatch that its stream lost by going back in time is published again while
+// it waits for its answer; one that was acked and trimmed is not.
+func TestDispatchThatItsStreamLost(t *testing.T) {
+	r := newRig(t)
+	r.start()
+	r.declare(event.BatchDeclaration{Count: 1, Devices: []string{"s"}})
+	r.status("the batch is open", func(st event.BatchStatus) bool { return st.Known })
+	c := r.take(r.message("a", r.source("a.tif", "torn")))
+	r.fail(c.Work, event.Fixity)
+	r.rescan(c.Work, event.Fixity, 2)
+	d := r.dispatches(1)[0]
+	st := testkit.Must(r.js.Stream(t.Context(), event.StreamDispatch))(t)
+	testkit.OK(t, st.Purge(t.Context()))
+	r.round()
+	expect(t, "dispatches, after it was trimmed", len(r.stored(event.StreamDispatch, "")), 0)
+	lose := func() {
+		testkit.OK(t, r.js.DeleteStream(t.Context(), event.StreamDispatch))
+		testkit.Must(r.js.CreateStream(t.Context(), st.CachedInfo().Config))(t)
+	}
+	lose()
+	r.round()
+	expect(t, "the dispatch", r.dispatches(1)[0].MsgID(), d.MsgID())
+	a := r.message("a", r.source("a2.tif", "whole"))
+	a.Pass, a.Answers = d.Pass, d.MsgID()
+	r.take(a)
+	testkit.OK(t, r.svc.readAll(t.Context()))
+	lose()
+	r.round()
+	expect(t, "dispatches, after the answer", len(r.stored(event.StreamDispatch, "")), 0)
+	owed, err := r.svc.view.marked(viewOwed)
+	testkit.OK(t, err)
+	expect(t, "owed", len(owed), 0)
+}

@@ -2,11 +2,13 @@ package capture
 
 import (
 	"context"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
+	"colophon/shared/completed"
 	"colophon/shared/event"
 	"colophon/shared/fault"
 	"colophon/shared/testkit"
@@ -125,6 +127,20 @@ func TestFaultsOpenTheBreaker(t *testing.T) {
 	r.settled()
 	testkit.Eventually(t, "the breaker's opening is in the log", func() bool { return len(r.ops(event.OpBreakerOpened)) == 1 })
 	expect(t, "dependency", r.ops(event.OpBreakerOpened)[0].Detail["dependency"], deviceName("left"))
+}
+
+// TestReportNumbers: the next number of a slot, whatever it has.
+func TestReportNumbers(t *testing.T) {
+	t.Parallel()
+	set := testkit.Must(completed.Open(t.TempDir(), completed.Options{}))(t)
+	defer func() { testkit.OK(t, set.Close()) }()
+	r := &reports{set: set}
+	for n := uint64(1); n < 40; n++ {
+		got, err := r.number(testkit.Slot("a"))
+		testkit.OK(t, err)
+		expect(t, "number", got.Number, n)
+		testkit.OK(t, set.Record(completed.Completion{Fact: completed.Fact{ID: strconv.FormatUint(n, 10)}, Tokens: []string{numberToken(testkit.Slot("a"), n)}, Result: []byte("{}")}))
+	}
 }
 
 // TestFaultsLearned: a lost disk learns from the log what was told, and under

@@ -77,6 +77,8 @@ func TestHostileMessages(t *testing.T) {
 		{"no digest", subject, body("file:///none", `,"sha256":"ABC"`), fault.Malformed},
 		{"a digest in upper case", subject, body("file:///none", `,"sha256":"`+strings.ToUpper(string(testkit.Digest("x")))+`"`), fault.Malformed},
 		{"no sources", subject, strings.Replace(body("file:///none", ""), `"file:///none"`, ``, 1), fault.Malformed},
+		{"a device too long for a subject", subject, body("file:///none", `,"device":"`+strings.Repeat("x", event.MaxBatchLen+1)+`"`), fault.Malformed},
+		{"a pass that none can follow", subject, body("file:///none", `,"pass":9223372036854775807`), fault.Malformed},
 		{"no frame", subject, named(`""`), fault.Malformed},
 		{"a frame too long", subject, named(`"` + strings.Repeat("x", event.MaxFrameLen+1) + `"`), fault.Malformed},
 		{"a frame that is a list", subject, named(`["a"]`), fault.Malformed},
@@ -87,6 +89,7 @@ func TestHostileMessages(t *testing.T) {
 		{"a newer schema", subject, strings.Replace(body("file:///none", ""), "/v1", "/v9", 1), fault.UnknownSchema},
 		{"another schema", subject, strings.Replace(body("file:///none", ""), "capture.frame", "capture.batch", 1), fault.UnknownSchema},
 
+		{"a batch with a device too long for a subject", "capture.batch.gw.c", `{"schema":"colophon/capture.batch/v1","batch":"c","count":1,"devices":["` + strings.Repeat("é", event.MaxBatchLen/2+1) + `"]}`, fault.Malformed},
 		{"a batch of nothing", "capture.batch.gw.c", `{"schema":"colophon/capture.batch/v1","batch":"c","count":0}`, fault.Malformed},
 		{"a batch without an id", "capture.batch.gw.c", `{"schema":"colophon/capture.batch/v1","count":1}`, fault.Malformed},
 		{"a batch of unknown order", "capture.batch.gw.c", `{"schema":"colophon/capture.batch/v1","batch":"c","count":1,"order":"random"}`, fault.Malformed},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -30,15 +31,22 @@ const (
 // stored. It waits for no time to pass: see [reconciler.stuck].
 type reconciler struct {
 	*Service
-	after     map[event.Name]string // where the last look at a batch ended
+	at        place // where the last look ended
 	patrolled time.Time
 	looks     int // left of holeLimit in this round
+	scan      int // slots that one round looks at; 0: scanLimit
+}
+
+// place is a slot's in its batch's order; without a cursor the batch's start.
+type place struct {
+	batch  event.Name
+	cursor string
 }
 
 // reconcile runs the loop until ctx ends: each interval, and each time a
 // connection has caught up. A rescan is dispatched as soon as the view has it.
 func (s *Service) reconcile(ctx context.Context) error {
-	r := &reconciler{Service: s, after: map[event.Name]string{}}
+	r := &reconciler{Service: s}
 	tick := time.NewTicker(cmp.Or(s.Reconcile, reconcileEvery))
 	defer tick.Stop()
 	select {
@@ -128,7 +136,9 @@ type suspect struct {
 // it. So where the consumers have acked every order of a slot's operation, and
 // the view has then read both streams to where they end, and the operation
 // still waits, nothing will come. Work that is slow, waits or is halted is not
-// acked; what is parked is acked, and known.
+// acked; what capture parked is acked, and known. What another service parked
+// is not known: past 10,000 that wait in it, its orders may be sent once more
+// in vain, and it finds the work done.
 func (r *reconciler) stuck(ctx context.Context) error {
 	batches := r.view.unsettled()
 	if len(batches) == 0 {
@@ -178,22 +188,26 @@ func (r *reconciler) stuck(ctx context.Context) error {
 	return nil
 }
 
-// suspects looks through pending slots, from where the last round ended.
+// suspects looks through pending slots, from behind where the last round ended,
+// at most once around: no batch keeps the loop from the others.
 func (r *reconciler) suspects(ctx context.Context, batches []event.Name, profiles map[event.Name][]string, line map[event.Operation]worker) (out []suspect, err error) {
 	l, release := r.view.snapshot()
 	defer release()
+	first, _ := slices.BinarySearch(batches, r.at.batch)
 	looked := 0
-	for _, b := range batches {
-		from := r.after[b]
-		delete(r.after, b)
-		for f, err := range l.frames(b, from) {
+	for i := range batches {
+		b := batches[(first+i)%len(batches)]
+		if b != r.at.batch {
+			r.at = place{batch: b}
+		}
+		for f, err := range l.frames(b, r.at.cursor) {
 			if err != nil {
 				return nil, err
 			}
-			if looked++; looked > scanLimit || len(out) > stuckLimit {
-				r.after[b] = f.cursor
+			if looked++; looked > cmp.Or(r.scan, scanLimit) || len(out) > stuckLimit {
 				return out, nil
 			}
+			r.at.cursor = f.cursor
 			ops, err := r.lost(ctx, &f.Progress, profiles[b], line)
 			if err != nil {
 				return nil, err
@@ -215,6 +229,7 @@ func (r *reconciler) suspects(ctx context.Context, batches []event.Name, profile
 			}
 		}
 	}
+	r.at = place{}
 	return out, nil
 }
 

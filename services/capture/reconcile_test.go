@@ -23,7 +23,7 @@ import (
 func (r *rig) round() {
 	r.Helper()
 	for late := 0; ; late++ { // behind a restart of the broker the view may take a while to read on
-		err := (&reconciler{Service: r.svc, after: map[event.Name]string{}, patrolled: time.Now()}).round(context.Background())
+		err := (&reconciler{Service: r.svc, patrolled: time.Now()}).round(context.Background())
 		if !errors.Is(err, context.DeadlineExceeded) || late == 3 {
 			testkit.OK(r, err)
 			return
@@ -148,6 +148,38 @@ func TestStuck(t *testing.T) {
 	if s := r.frame("a").Stuck; s != nil {
 		t.Errorf("a done frame is stuck: %+v", s)
 	}
+}
+
+// Rounds that look at a few slots only come to all, of each batch, though what
+// they met before is pending still.
+func TestRoundsLookAtAll(t *testing.T) {
+	r := newRig(t)
+	r.start()
+	r.opened(4, 1)
+	for _, f := range []string{"a", "b", "c", "d"} {
+		r.take(r.message(f, r.source(f+".tif", f)))
+	}
+	body := testkit.JSON(t, event.BatchDeclaration{Schema: event.SchemaCaptureBatch, Batch: "c", Count: 1})
+	testkit.PublishRaw(t, r.js, event.CaptureSubject("batch", "gw", "c"), nil, body)
+	m := r.message("z", r.source("z.tif", "z"))
+	m.Batch = "c"
+	r.take(m)
+	r.drop(event.StreamIngest, "hasher", 5)
+	r.read()
+	loop := &reconciler{Service: r.svc, patrolled: time.Now(), scan: 2}
+	for range 3 {
+		testkit.OK(t, loop.round(t.Context()))
+	}
+	seen := map[string]bool{}
+	for _, o := range r.ops(event.OpStuck) {
+		seen[o.Detail["slot"]] = true
+	}
+	for _, slot := range []string{"b/a", "b/b", "b/c", "b/d", "c/z"} {
+		if !seen[slot] {
+			t.Errorf("%s was not looked at", slot)
+		}
+	}
+	expect(t, "told", len(r.ops(event.OpStuck)), 5)
 }
 
 // A re-run's message that is lost is found by its pass, though an earlier one
@@ -279,7 +311,7 @@ func TestTheViewReadsFirst(t *testing.T) {
 	r.drop(event.StreamIngest, "hasher", 1)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
-	err := (&reconciler{Service: r.svc, after: map[event.Name]string{}, patrolled: time.Now()}).round(ctx)
+	err := (&reconciler{Service: r.svc, patrolled: time.Now()}).round(ctx)
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the round did not wait for the view: %v", err)
 	}

@@ -85,21 +85,26 @@ func (k *keeper) convergenceOf(key string, find func(io.Reader) int) (int, error
 
 func manifestConvergence(r io.Reader) int {
 	d := json.NewDecoder(bufio.NewReader(r))
-	for {
-		t, err := d.Token()
-		if err != nil || t == "frames" {
-			return -1
-		}
-		if t != "convergence" {
-			continue
-		}
-		if n, err := d.Token(); err == nil {
-			if f, ok := n.(float64); ok {
-				return int(f)
-			}
-		}
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
 		return -1
 	}
+	for d.More() {
+		switch field, err := d.Token(); {
+		case err != nil || field == "frames": // it stands before them
+			return -1
+		case field == "convergence":
+			var n int
+			if d.Decode(&n) != nil {
+				return -1
+			}
+			return n
+		}
+		var other json.RawMessage
+		if d.Decode(&other) != nil {
+			return -1
+		}
+	}
+	return -1
 }
 
 func bagConvergence(r io.Reader) int {

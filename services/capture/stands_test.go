@@ -10,6 +10,21 @@ import (
 	"colophon/shared/testkit"
 )
 
+// A name inside a manifest is no field of it.
+func TestManifestConvergence(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]int{
+		`{"schema":"x","batch":"b","convergence":3,"frames":[{"frame":"convergence"}]}`:    3,
+		`{"schema":"x","batch":"frames","state":"converged","convergence":3,"frames":[]}`:  3,
+		`{"schema":"x","batch":"convergence","convergence":2}`:                             2,
+		`{"schema":"x","batch":{"percent_encoded":"%FF","convergence":9},"convergence":2}`: 2,
+		`{"schema":"x","frames":[],"convergence":2}`:                                       -1,
+		`{"schema":"x","batch":"b"`:                                                        -1, `{"convergence":"2"}`: -1, `[2]`: -1, ``: -1,
+	} {
+		expect(t, text, manifestConvergence(strings.NewReader(text)), want)
+	}
+}
+
 // A manifest or bag that is gone, or older than the log's convergence, is made
 // again: at a start, and by the loop.
 func TestManifestAndBagStandAgain(t *testing.T) {

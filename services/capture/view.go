@@ -54,6 +54,7 @@ const (
 	viewHole    = "h/" // stream / first sequence -> hole
 	viewResent  = "r/" // encoded batch / encoded frame / operation # pass -> resent
 	viewIssued  = "d/" // encoded batch / encoded frame -> issued
+	viewOwed    = "w/" // encoded batch / encoded frame: one of those waits for its answer
 )
 
 // batchRecord is what the view knows of a batch as a whole.
@@ -283,7 +284,7 @@ func (v *view) marked(list string) (out []event.Slot, err error) {
 	return out, err
 }
 
-// unsettled lists the batches with pending slots, in their encoded order.
+// unsettled lists the batches with pending slots, sorted.
 func (v *view) unsettled() []event.Name {
 	v.mu.Lock()
 	defer v.mu.Unlock()
