@@ -77,7 +77,7 @@ func (r *logReader) recipe(profile string, d event.Digest, m message, pins bool)
 	case was == nil && pins:
 		return r.mem.set(memRecipe, profile, []byte(d))
 	case was == nil:
-		return r.later(early{Profile: profile, Recipe: d}, m)
+		return r.unpinned(profile, d, m)
 	}
 	return nil
 }

@@ -143,6 +143,7 @@ func premisCases() map[string]seeded {
 		"a dangling link":       {change(`(linkingObjectIdentifierValue>)`+id, "${1}00000000-0000-0000-0000-000000000000"), key, []string{"premis-link"}},
 		"another identifier":    {change(`(eventIdentifierValue>)`+id, "${1}00000000-0000-5000-8000-000000000000"), key, []string{"premis-identifier"}},
 		"another name":          {change(regexp.QuoteMeta(accession+"</"), "event:accession:x</"), key, []string{"premis-identifier", "premis-unknown-event", "premis-incomplete"}},
+		"an element misplaced":  {change(`(<premis:eventType .*?</premis:eventType>)(<premis:eventDateTime>.*?</premis:eventDateTime>)`, "$2$1"), key, []string{"premis-schema"}},
 		"a local time":          {change(`(<premis:eventDateTime>)[^<]*`, "${1}2025-11-24T09:00:00+01:00"), key, []string{"premis-time"}},
 		"no time":               {change(`(<premis:eventDateTime>)[^<]*`, "${1}"), key, []string{"premis-empty"}},
 		"an interval":           {change(`(recordedAt=")[^"]*`, "${1}2025-11-24/2025-11-25"), key, []string{"premis-time"}},

@@ -12,8 +12,8 @@ import (
 // premisNamespace is the namespace of PREMIS 3.
 const premisNamespace = "http://www.loc.gov/premis/v3"
 
-// document judges one PREMIS document of a bag: well-formed, and those checks
-// of MAPPING section 8 that need no schema. A document holds at most 10,000
+// document judges one PREMIS document of a bag: well-formed, and by the checks
+// of MAPPING section 8. A document holds at most 10,000
 // events, so what one needs is held in memory.
 func (g *bag) document(name string) error {
 	key := g.key + "/" + name
@@ -37,6 +37,7 @@ func (g *bag) document(name string) error {
 type element struct {
 	xml.StartElement
 	text     strings.Builder
+	kids     strings.Builder // names of its children, a space behind each
 	children int
 }
 
@@ -99,12 +100,14 @@ func (d *document) read(r io.Reader) error {
 		}
 		switch t := t.(type) {
 		case xml.StartElement:
+			e := &element{StartElement: t.Copy()}
 			if n := len(d.open); n > 0 {
 				d.open[n-1].children++
+				d.open[n-1].kids.WriteString(e.key() + " ")
 			} else if t.Name.Space != premisNamespace || t.Name.Local != "premis" {
 				return fmt.Errorf("the root is %s of %q", t.Name.Local, t.Name.Space)
 			}
-			d.open = append(d.open, &element{StartElement: t.Copy()})
+			d.open = append(d.open, e)
 			d.begin()
 		case xml.EndElement:
 			d.end()
@@ -150,6 +153,7 @@ func (d *document) end() {
 		d.say("premis-empty", "the element %s is empty", e.Name.Local)
 		return
 	}
+	d.schema(e, text)
 	if e.children > 0 && e.Name.Local != "event" {
 		return
 	}

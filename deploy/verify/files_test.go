@@ -95,13 +95,14 @@ func (w *world) premis() []byte {
 		}
 		w.premisEvent(&events, space, int64(i), r, objects)
 	}
-	fmt.Fprintf(&b, `<premis:premis xmlns:premis="%s" xmlns:d="urn:d" xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" version="3.0">`, premisNamespace)
+	fmt.Fprintf(&b, `<premis:premis xmlns:premis="%s" xmlns:d=%q xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" version="3.0">`, premisNamespace, detailNamespace)
 	for _, id := range slices.Sorted(maps.Keys(objects)) {
-		kind := "premis:intellectualEntity"
+		kind, more := "premis:intellectualEntity", ""
 		if strings.HasPrefix(objects[id], "file:") {
 			kind = "premis:file"
+			more = "<premis:objectCharacteristics><premis:size>10</premis:size><premis:format><premis:formatDesignation><premis:formatName>TIFF</premis:formatName></premis:formatDesignation></premis:format></premis:objectCharacteristics>"
 		}
-		fmt.Fprintf(&b, "\n<premis:object xsi:type=%q><premis:objectIdentifier><premis:objectIdentifierType>UUID</premis:objectIdentifierType><premis:objectIdentifierValue>%s</premis:objectIdentifierValue></premis:objectIdentifier></premis:object>", kind, id)
+		fmt.Fprintf(&b, "\n<premis:object xsi:type=%q><premis:objectIdentifier><premis:objectIdentifierType>UUID</premis:objectIdentifierType><premis:objectIdentifierValue>%s</premis:objectIdentifierValue></premis:objectIdentifier>%s</premis:object>", kind, id, more)
 	}
 	b.Write(events.Bytes())
 	b.WriteString("\n<premis:agent><premis:agentIdentifier><premis:agentIdentifierType>local</premis:agentIdentifierType><premis:agentIdentifierValue>worker/1.0.0</premis:agentIdentifierValue></premis:agentIdentifier><premis:agentName>worker</premis:agentName></premis:agent>\n</premis:premis>\n")
@@ -117,7 +118,7 @@ func (w *world) premisEvent(b *bytes.Buffer, space namespace, n int64, r map[str
 	outcome := r["outcome"].(string)
 	fmt.Fprintf(b, "\n<premis:event><premis:eventIdentifier><premis:eventIdentifierType>UUID</premis:eventIdentifierType><premis:eventIdentifierValue>%s</premis:eventIdentifierValue></premis:eventIdentifier>", space.id(name))
 	fmt.Fprintf(b, "<premis:eventType authority=%q authorityURI=%q valueURI=%q>%s</premis:eventType>", authority, list, uri, typ)
-	fmt.Fprintf(b, "<premis:eventDateTime>2025-11-24T08:00:00.000Z</premis:eventDateTime><premis:eventDetailInformation><premis:eventDetail>It happened.</premis:eventDetail><premis:eventDetailExtension><d:eventName>%s</d:eventName><d:ledger origin=%q index=\"%d\" recordedAt=\"2025-11-24T08:00:00.000Z\"/></premis:eventDetailExtension></premis:eventDetailInformation>", name, origin, n)
+	fmt.Fprintf(b, "<premis:eventDateTime>2025-11-24T08:00:00.000Z</premis:eventDateTime><premis:eventDetailInformation><premis:eventDetail>It happened.</premis:eventDetail><premis:eventDetailExtension><d:eventName>%s</d:eventName><d:ledger origin=%q index=\"%d\" leafHash=\"%064d\" recordedAt=\"2025-11-24T08:00:00.000Z\"/></premis:eventDetailExtension></premis:eventDetailInformation>", name, origin, n, n)
 	fmt.Fprintf(b, "<premis:eventOutcomeInformation><premis:eventOutcome authority=\"eventOutcome\" authorityURI=\"%seventOutcome\" valueURI=\"%seventOutcome/%s\">%s</premis:eventOutcome></premis:eventOutcomeInformation>", vocabularies, vocabularies, outcome[:3], outcome)
 	b.WriteString("<premis:linkingAgentIdentifier><premis:linkingAgentIdentifierType>local</premis:linkingAgentIdentifierType><premis:linkingAgentIdentifierValue>worker/1.0.0</premis:linkingAgentIdentifierValue></premis:linkingAgentIdentifier>")
 	for _, o := range r["objects"].([]any) {

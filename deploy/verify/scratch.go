@@ -23,7 +23,7 @@ const (
 	memContent  = "d/" // digest/slot -> "" (by frame.captured)
 	memStaged   = "g/" // store key -> slot (by frame.captured)
 	memRecipe   = "p/" // profile -> digest of its recipe
-	memEarly    = "a/" // sequence, profile -> early
+	memEarly    = "a/" // sequence or recipe/profile -> early
 	memSlot     = "s/" // slot -> event.Progress
 	memBatch    = "b/" // batch -> batchState
 	memName     = "n/" // event name -> expectation

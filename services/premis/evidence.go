@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -12,7 +13,10 @@ import (
 
 	"golang.org/x/mod/sumdb/note"
 
+	"colophon/shared/event"
+
 	"colophon/services/premis/internal/checkpoint"
+	"colophon/services/premis/internal/export"
 	"colophon/services/premis/internal/ledger"
 )
 
@@ -153,16 +157,16 @@ func (e *Evidence) Offer(saw int64) ([]byte, error) {
 
 // Prove gives the C2SP tlog-proof of one event, by name or record number, and
 // the record's bytes.
-func (e *Evidence) Prove(event string) (proof, recordBytes []byte, err error) {
+func (e *Evidence) Prove(name string) (proof, recordBytes []byte, err error) {
 	msg, _, _, err := e.Signed()
 	if err != nil {
 		return nil, nil, err
 	}
-	n, err := strconv.ParseInt(event, 10, 64)
+	n, err := strconv.ParseInt(name, 10, 64)
 	if err != nil {
 		found := false
-		if n, found, err = e.l.Number(event); err != nil || !found {
-			return nil, nil, fmt.Errorf("premis: no event %q: %w", event, errors.Join(err, ledger.ErrNoRecord))
+		if n, found, err = e.l.Number(name); err != nil || !found {
+			return nil, nil, fmt.Errorf("premis: no event %q: %w", name, errors.Join(err, ledger.ErrNoRecord))
 		}
 	}
 	r, err := e.l.Get(n)
@@ -171,6 +175,18 @@ func (e *Evidence) Prove(event string) (proof, recordBytes []byte, err error) {
 	}
 	proof, err = checkpoint.Inclusion(n, []byte(msg), e.l)
 	return proof, r.Bytes, err
+}
+
+// Step is one record of a batch's story, in words.
+type Step = export.Step
+
+// ErrNothing says that the ledger holds nothing of a batch.
+var ErrNothing = export.ErrNothing
+
+// Story gives a batch's records in ledger order, in words; [ErrNothing] where
+// there are none.
+func (e *Evidence) Story(ctx context.Context, b event.Name) iter.Seq2[Step, error] {
+	return export.New(e.l.View).Story(ctx, b)
 }
 
 // WitnessSaw gives how many records a witness saw last, by its state file; the

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"colophon/shared/event"
 
@@ -179,12 +180,11 @@ func date(s string) string {
 	if len(s) < 10 || s[4] != ':' || s[7] != ':' {
 		return ""
 	}
-	for _, i := range []int{0, 1, 2, 3, 5, 6, 8, 9} {
-		if s[i] < '0' || s[i] > '9' {
-			return ""
-		}
+	day := s[:4] + "-" + s[5:7] + "-" + s[8:10]
+	if t, err := time.Parse(time.DateOnly, day); err != nil || t.Year() == 0 { // scanners write 0000:00:00
+		return ""
 	}
-	return s[:4] + "-" + s[5:7] + "-" + s[8:10]
+	return day
 }
 
 // document closes the collection.

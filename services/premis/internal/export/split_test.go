@@ -75,3 +75,16 @@ func TestBatchIsCutBetweenFrames(t *testing.T) {
 		t.Errorf("%d accessions", accessions)
 	}
 }
+
+// TestDate: only a day that exists becomes one: scanners write 0000:00:00.
+func TestDate(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"2025:11:24 08:02:15": "2025-11-24", "2025:11:24": "2025-11-24", "0000:00:00 00:00:00": "", "2025:13:24": "", "2025:02:30 00:00:00": "",
+		"    :  :     :  :  ": "", "2025": "", "0000:01:01 00:00:00": "",
+	} {
+		if got := date(text); got != want {
+			t.Errorf("%q: %q, not %q", text, got, want)
+		}
+	}
+}
