@@ -164,6 +164,15 @@ func TestDiscardStaged(t *testing.T) {
 	p.wait().status(0)
 	a.bag("vendor")
 	a.verify(0)
+	story := a.run("audit", "story", "vendor").status(0).stdout
+	for _, want := range []string{"  p2  fixity  1.1  ", " -> give up: to quarantine (policy ", "  p2  fixity  1  ", "wrong page  -> discard by "} {
+		_, rest, ok := strings.Cut(story, want)
+		if !ok {
+			t.Fatalf("no %q in this order in the rest of the story: %s", want, story)
+		}
+		story = rest
+	}
+	a.run("audit", "story", "nowhere").status(2)
 }
 
 // TestReplayCrash ends the process behind a replay's publish: the same replay

@@ -193,10 +193,16 @@ func TestListPagesAndFilters(t *testing.T) {
 		f.ID = caseOf(f.Slot)
 		data, err := json.Marshal(f)
 		ok(t, err)
-		_, err = w.js.PublishMsgAsync(&nats.Msg{Subject: f.Subject(), Data: data})
+		const batch = 500 // stored as one, with one sync
+		m := &nats.Msg{Subject: f.Subject(), Data: data, Header: nats.Header{"Nats-Batch-Id": {fmt.Sprint(i / batch)}, "Nats-Batch-Sequence": {fmt.Sprint(i%batch + 1)}}}
+		if i%batch < batch-1 {
+			ok(t, w.js.Conn().PublishMsg(m))
+			continue
+		}
+		m.Header.Set("Nats-Batch-Commit", "1")
+		_, err = w.js.PublishMsg(t.Context(), m)
 		ok(t, err)
 	}
-	<-w.js.PublishAsyncComplete()
 	q := w.run(t.TempDir())
 	walk := func(req event.CaseRequest, total int) []string {
 		t.Helper()

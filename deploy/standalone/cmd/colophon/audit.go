@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,6 +20,7 @@ type auditCmd struct {
 	Export  auditExportCmd  `cmd:"" help:"Write the ledger's evidence for outsiders: signed checkpoint, tree and records, as plain files (C2SP tlog-tiles)."`
 	Witness auditWitnessCmd `cmd:"" help:"As a second party: check that the ledger continues what was seen last, and sign that."`
 	Prove   auditProveCmd   `cmd:"" help:"Write the proof that one event stands in the ledger (C2SP tlog-proof)."`
+	Story   auditStoryCmd   `cmd:"" help:"Tell what happened to a batch, a line a record in the ledger's order: each failure, and the reaction to it."`
 	Rebuild auditRebuildCmd `cmd:"" help:"Make the ledger from the log alone and compare it with the one that is there."`
 }
 
@@ -164,6 +167,72 @@ func (c *auditWitnessCmd) logKey() (string, error) {
 		return "", nil
 	}
 	return strings.TrimSpace(string(data)), err
+}
+
+type auditStoryCmd struct {
+	Batch string `arg:"" help:"The batch."`
+}
+
+// Run reads the ledger alone: nothing is started, and nothing is in the way of
+// a line that runs. People get each line as it is read.
+func (c *auditStoryCmd) Run(s *session) error {
+	b, err := batchArg(c.Batch)
+	if err != nil {
+		return err
+	}
+	var all []premis.Step
+	out := bufio.NewWriter(os.Stdout)
+	err = s.withEvidence(func(e *premis.Evidence) error {
+		for step, err := range e.Story(s, b) {
+			if errors.Is(err, premis.ErrNothing) {
+				return fmt.Errorf("%w: the ledger holds nothing of batch %s", standalone.ErrUsage, b.Display())
+			}
+			if err != nil {
+				return err
+			}
+			if s.JSON {
+				all = append(all, step)
+				continue
+			}
+			fmt.Fprintln(out, storyLine(step))
+		}
+		return nil
+	})
+	if err = errors.Join(err, out.Flush()); err != nil || !s.JSON {
+		return err
+	}
+	return s.print(map[string]any{"batch": b, "steps": all}, nil)
+}
+
+// storyLine is a step for people: time, frame, operation, pass and attempt, what
+// happened, what was decided and by which policy.
+func storyLine(t premis.Step) string {
+	frame, operation, try := "-", t.Type, "-"
+	if t.Frame != "" {
+		frame = t.Frame.Display()
+	}
+	if t.Operation != "" {
+		operation = t.Operation
+	}
+	switch {
+	case t.Attempt > 0:
+		try = fmt.Sprintf("%d.%d", t.Pass, t.Attempt)
+	case t.Pass > 0:
+		try = strconv.Itoa(t.Pass)
+	}
+	line := fmt.Sprintf("%s  %s  %s  %s  %s", t.Time.UTC().Format("2006-01-02T15:04:05.000Z"), frame, operation, try, t.Happened)
+	if t.Decided != "" {
+		line += "  -> " + t.Decided
+	}
+	if len(t.Policy) > 12 {
+		line += " (policy " + t.Policy[:12] + ")"
+	}
+	return strings.Map(func(c rune) rune { // a line stays one
+		if c < ' ' || c == 0x7f {
+			return ' '
+		}
+		return c
+	}, line)
 }
 
 type auditRebuildCmd struct {
