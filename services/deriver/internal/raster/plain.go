@@ -264,7 +264,7 @@ func (r *Reader) Next(dst []byte) error {
 		return &ScratchError{err}
 	}
 	if r.packed != nil {
-		unpack(dst, r.packed, r.p.Bits)
+		Spread16(dst, r.packed, r.p.Bits)
 	}
 	r.sum.Write(dst)
 	return nil
@@ -281,7 +281,9 @@ func (r *Reader) Finish() error {
 // Close implements Rows.
 func (r *Reader) Close() error { return r.file.Close() }
 
-func unpack(dst, src []byte, bits int) {
+// Spread16 unpacks samples of 9 to 15 bits, packed without gaps, into 16 bits
+// with the low byte first.
+func Spread16(dst, src []byte, bits int) {
 	mask := uint64(1)<<bits - 1
 	i, at := 0, 0 // bytes of dst, bits of src
 	for ; i+1 < len(dst) && at/8+8 <= len(src); i, at = i+2, at+bits {

@@ -1,6 +1,10 @@
 package tiff
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"colophon/services/deriver/internal/raster"
+)
 
 // unpack turns a packed row of a chunk into samples of 8 bits or of 16 with
 // the low byte first, and undoes the predictor. dst may be src for 8 and 16
@@ -31,7 +35,7 @@ func (p *page) unpack(dst, src []byte) {
 		}
 		spread(dst, src, p.bits, scale)
 	default:
-		spread16(dst, src, p.bits)
+		raster.Spread16(dst, src, p.bits)
 	}
 }
 
@@ -88,25 +92,5 @@ func spread(dst, src []byte, bits int, scale byte) {
 	for i := range dst {
 		shift := 8 - bits*(i%per+1)
 		dst[i] = src[i/per] >> shift & mask * scale
-	}
-}
-
-// spread16 unpacks samples of 9 to 15 bits, packed without gaps, into 16 bits.
-func spread16(dst, src []byte, bits int) {
-	mask := uint64(1)<<bits - 1
-	i, at := 0, 0 // bytes of dst, bits of src
-	for ; i+1 < len(dst) && at/8+8 <= len(src); i, at = i+2, at+bits {
-		v := binary.BigEndian.Uint64(src[at/8:]) >> (64 - bits - at%8)
-		binary.LittleEndian.PutUint16(dst[i:], uint16(v&mask))
-	}
-	for ; i+1 < len(dst); i, at = i+2, at+bits {
-		var v uint64
-		for k := range 3 { // 16 bits that begin anywhere lie in three bytes
-			v <<= 8
-			if at/8+k < len(src) {
-				v |= uint64(src[at/8+k])
-			}
-		}
-		binary.LittleEndian.PutUint16(dst[i:], uint16(v>>(24-bits-at%8)&mask))
 	}
 }
