@@ -132,9 +132,11 @@ func TestARawReplay(t *testing.T) {
 	world(t, func(r *rig) {
 		repair := r.breaks()
 		order := testkit.Fixed(testkit.Slot("1.tif"), "one", testkit.Policy(2, time.Second))
+		order.Requested = &event.Request{Actor: "anna", Note: "the first pass"}
 		testkit.Publish(r, r.js, order)
 		r.start()
 		r.settled()
+		r.expect("who asked for the first pass", r.failed()[0].Requested, order.Requested)
 		for pass := 2; pass <= 3; pass++ {
 			testkit.PublishRaw(r, r.js, order.Subject(), nil, testkit.JSON(r, order))
 			r.settled()
@@ -145,7 +147,9 @@ func TestARawReplay(t *testing.T) {
 		repair()
 		testkit.PublishRaw(r, r.js, order.Subject(), nil, testkit.JSON(r, order))
 		r.once("1.tif")
-		r.expect("pass that did it", r.made()[0].Fact(r).(event.DerivativeMade).Pass, 4)
+		f := r.made()[0].Fact(r).(event.DerivativeMade)
+		r.expect("pass that did it", f.Pass, 4)
+		r.expect("who asked for it", f.Requested, (*event.Request)(nil))
 	})
 }
 

@@ -265,6 +265,9 @@ func (s *Stage[In, Out]) work(in In, d *delivery) (event.Work, error) {
 			w.Pass = written
 		}
 	}
+	if w.Pass != written { // nobody asked for this pass: whom the body names asked for an earlier one
+		w.Requested = nil
+	}
 	if a := h.Get(event.HeaderActor); a != "" {
 		w.Requested = &event.Request{Actor: a, Note: h.Get(event.HeaderNote)}
 	}
