@@ -87,7 +87,10 @@ func TestHaltLowWater(t *testing.T) {
 	unready(t, port, "store-full")
 	halted("capture-frame", "1")
 	run := a.startIngest(dir)
-	time.Sleep(200 * time.Millisecond) // nothing may happen: there is nothing to wait for
+	eventually(t, "the declaration to wait before the halted consumer", func() bool {
+		_, text := get(port, "/metrics")
+		return strings.Contains(text, "ingest_consumer_pending{consumer=\"capture-batch\"} 1\n") || strings.Contains(text, "ingest_consumer_ack_pending{consumer=\"capture-batch\"} 1\n")
+	})
 	if n := len(p.linesOf("idempotent_execute")); n != 0 {
 		t.Errorf("%d attempts were begun below the mark", n)
 	}
