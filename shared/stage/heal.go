@@ -167,6 +167,34 @@ func (s *Stage[In, Out]) healLetters(ctx context.Context, lacks *healing, h *hol
 	return err
 }
 
+// healUnread publishes the dead letters that this service stored behind a
+// sequence of DEADLETTER and that do not stand there.
+func (s *Stage[In, Out]) healUnread(ctx context.Context, from uint64) error {
+	st, err := s.JS.Stream(ctx, event.StreamDeadLetter)
+	if err != nil {
+		return err
+	}
+	n := 0
+	err = s.Completed.Letters(func(o completed.Origin) error {
+		if o.Letter <= from {
+			return nil
+		}
+		m, err := st.GetMsg(ctx, o.Letter)
+		if err == nil && firstID(m.Header.Get(event.HeaderMsgID)) == o.LetterID {
+			return nil
+		}
+		if err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
+			return err
+		}
+		n++
+		return s.letterAgain(ctx, o)
+	})
+	if n > 0 || err != nil {
+		s.Log.Warn("letters_healed", slog.String("consumer", s.Consumer), slog.Int("letters", n), slog.Any("error", err))
+	}
+	return err
+}
+
 // letterAgain publishes a dead letter from what is known of it and its origin,
 // which stands in its own stream. Without the origin nobody could replay it:
 // that is an alarm, and a fact.

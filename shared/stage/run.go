@@ -183,7 +183,7 @@ func (s *Stage[In, Out]) own() *topology.Follower {
 func (s *Stage[In, Out]) dead() *topology.Follower {
 	letters := []string{event.DeadLetterSubject(s.Service)}
 	heal := func(ctx context.Context, lacks *healing) error { return s.healLetters(ctx, lacks, nil) }
-	return s.follow("dead", event.StreamDeadLetter, letters, letters, heal, func(_ context.Context, batch []topology.Message) (_ []completed.Completion, dead []completed.Dead, err error) {
+	f := s.follow("dead", event.StreamDeadLetter, letters, letters, heal, func(_ context.Context, batch []topology.Message) (_ []completed.Completion, dead []completed.Dead, err error) {
 		for _, m := range batch {
 			d, err := DeadOf(m.Header)
 			if err != nil {
@@ -195,6 +195,21 @@ func (s *Stage[In, Out]) dead() *topology.Follower {
 		}
 		return nil, dead, nil
 	})
+	// What was published and never read back is behind no position: that the
+	// stream lost it is seen only here.
+	from, position, caughtUp := uint64(0), f.Position, f.CaughtUp
+	f.Position = func() (completed.Position, error) {
+		at, err := position()
+		from = at.Sequence
+		return at, err
+	}
+	f.CaughtUp = func(ctx context.Context) error {
+		if err := caughtUp(ctx); err != nil {
+			return err
+		}
+		return s.healUnread(ctx, from)
+	}
+	return f
 }
 
 // follow makes the follower of what this stage and its replicas said in a
